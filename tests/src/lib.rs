@@ -1,0 +1,1 @@
+//! Tenure's whole-cluster tests.
