@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure_machine::plan::Planner;
 use tenure_machine::{Command, Name, State};
+use tenure_raft::state_machine::Replica;
 use tokio::time::{sleep, timeout};
 
 use crate::clock::Stamper;
@@ -118,7 +119,7 @@ impl Office<'_> {
                     return ended;
                 }
             }
-            let state = self.consensus.stale();
+            let state = self.consensus.stale().state;
             let commands = planner.plan(&state, self.consensus.now());
             let planned = commands.len();
             let done = match self.propose(commands, standing).await {
@@ -145,7 +146,7 @@ impl Office<'_> {
     async fn take_office(&self, standing: &mut watch::Receiver<Standing>) -> Result<(), Ended> {
         loop {
             match self.consensus.read().await {
-                Ok(state) => {
+                Ok(Replica { state, .. }) => {
                     self.stamper.take_office(state.clock());
                     let mut commands = Vec::new();
                     if state.meta().cluster_id.is_none() {
@@ -309,11 +310,11 @@ mod tests {
             })
         }
 
-        fn read(&self) -> BoxFuture<'_, Result<State, ConsensusError>> {
+        fn read(&self) -> BoxFuture<'_, Result<Replica, ConsensusError>> {
             self.solo.read()
         }
 
-        fn stale(&self) -> State {
+        fn stale(&self) -> Replica {
             self.solo.stale()
         }
 
@@ -371,7 +372,7 @@ mod tests {
             "solo".into(),
             config,
         ));
-        let grace_until = || solo.stale().meta().grace_until_lease_ms;
+        let grace_until = || solo.stale().state.meta().grace_until_lease_ms;
         eventually("a term", || grace_until() == grace_ms).await;
 
         // Something to propose, whose answer takes its time.

@@ -194,6 +194,9 @@ error_codes! {
     Overlap "overlap" 409 final clean
         "An earlier run of the job is live and the job forbids overlap"
         "Wait for that run to end, cancel it, or change the job's `overlap`.";
+    ArchiveIncomplete "archive_incomplete" 503 retry clean
+        "The node's archive of what is over misses facts that it is fetching"
+        "Wait for the time in `Retry-After`, or ask another node with `consistency=stale`.";
 }
 
 impl ErrorCode {

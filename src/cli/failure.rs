@@ -192,6 +192,7 @@ pub fn exit_of(code: ErrorCode) -> Exit {
         ErrorCode::NoLeader
         | ErrorCode::NotLeader
         | ErrorCode::Overloaded
+        | ErrorCode::ArchiveIncomplete
         | ErrorCode::RateLimited
         | ErrorCode::RequestTimeout
         | ErrorCode::NotInitialized => Exit::Unavailable,

@@ -7,9 +7,8 @@ mod raft;
 mod solo;
 
 use futures::future::BoxFuture;
-use tenure_machine::{
-    Actor, Command, LogPosition, Proposal, Refusal, Reply, RequestKey, Stamp, State,
-};
+use tenure_machine::{Actor, Command, LogPosition, Proposal, Refusal, Reply, RequestKey, Stamp};
+use tenure_raft::state_machine::Replica;
 
 use crate::watch;
 
@@ -180,10 +179,10 @@ pub trait Consensus: Send + Sync + 'static {
     ) -> BoxFuture<'_, Vec<Result<Committed, ConsensusError>>>;
 
     /// A state that holds everything that was acknowledged before this call (ReadIndex, Raft thesis §6.4).
-    fn read(&self) -> BoxFuture<'_, Result<State, ConsensusError>>;
+    fn read(&self) -> BoxFuture<'_, Result<Replica, ConsensusError>>;
 
     /// This node's state as it is, which may be behind.
-    fn stale(&self) -> State;
+    fn stale(&self) -> Replica;
 
     /// What this node knows about the cluster.
     fn standing(&self) -> watch::Receiver<Standing>;

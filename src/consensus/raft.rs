@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tenure_machine::{Command, Stamp, State};
+use tenure_machine::{Command, Stamp};
 use tenure_raft::node::Node;
 use tenure_raft::propose::{self, AdminError, ForwardError, LeaderHint, ProposeError, ReadError};
 use tenure_raft::standing::{Role, Standing as RaftStanding};
+use tenure_raft::state_machine::Replica;
 use tenure_raft::types::{AsyncRuntime, Member};
 use tokio::time::Instant;
 
@@ -154,10 +155,10 @@ impl<R: AsyncRuntime> Consensus for RaftConsensus<R> {
         })
     }
 
-    fn read(&self) -> BoxFuture<'_, Result<State, ConsensusError>> {
+    fn read(&self) -> BoxFuture<'_, Result<Replica, ConsensusError>> {
         Box::pin(async move {
             match self.node.read(self.timeouts.read).await {
-                Ok(replica) => Ok(replica.state),
+                Ok(replica) => Ok(replica),
                 Err(ReadError::NotLeader { leader }) => Err(ConsensusError::NotLeader {
                     leader: leader.and_then(hint),
                 }),
@@ -170,8 +171,8 @@ impl<R: AsyncRuntime> Consensus for RaftConsensus<R> {
         })
     }
 
-    fn stale(&self) -> State {
-        self.node.state()
+    fn stale(&self) -> Replica {
+        self.node.stale()
     }
 
     fn standing(&self) -> watch::Receiver<Standing> {

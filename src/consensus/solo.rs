@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::BoxFuture;
 use tenure_machine::{Actor, Command, Event, LogPosition, Stamp, State};
+use tenure_raft::state_machine::Replica;
 
 use super::{
     Committed, Consensus, ConsensusError, Draft, MemberStanding, NewMember, NodeHint, Standing,
@@ -141,16 +142,16 @@ impl Consensus for Solo {
         Box::pin(std::future::ready(results))
     }
 
-    fn read(&self) -> BoxFuture<'_, Result<State, ConsensusError>> {
+    fn read(&self) -> BoxFuture<'_, Result<Replica, ConsensusError>> {
         Box::pin(async move { self.lead().map(|()| self.stale()) })
     }
 
-    fn stale(&self) -> State {
-        self.inner
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .state
-            .clone()
+    fn stale(&self) -> Replica {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        Replica {
+            state: inner.state.clone(),
+            applied: Some(inner.at),
+        }
     }
 
     fn standing(&self) -> watch::Receiver<Standing> {

@@ -3,12 +3,12 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::BoxFuture;
 use serde::Serialize;
 use tenure_machine::codec::{self, CodecError, Kind};
-use tenure_machine::{Event, LogPosition, State};
+use tenure_machine::{Event, LogPosition, Outcome, Proposal, State};
 use tenure_raft::state_machine::{Applied, ApplyObserver, PurgeBarrier};
 use tenure_storage::archive::{Archive, ArchiveError, Change, SledArchive, Table, move_aside};
 use tenure_storage::wal::Spawn;
@@ -208,9 +208,12 @@ pub(super) struct Filling {
 /// The feed of a node: a queue and the task behind it.
 pub struct Feed {
     queue: mpsc::Sender<Message>,
-    taken: AtomicU64,
+    /// The index of the last entry with facts that is in a state that can be read.
+    owed: AtomicU64,
+    /// The index up to which entries with facts have come through the queue.
     written: watch::Receiver<u64>,
-    complete: Arc<AtomicBool>,
+    /// Whether the archive has every fact it should have.
+    complete: watch::Sender<bool>,
     /// The highest index that a snapshot covered: entries up to it never come here.
     covered: Arc<AtomicU64>,
     fed_at_start: Option<u64>,
@@ -235,7 +238,7 @@ impl Feed {
         let fed_at_start = feeder.applied;
         let (queue, messages) = mpsc::channel(QUEUE_RUNS);
         let (progress, written) = watch::channel(0);
-        let complete = Arc::new(AtomicBool::new(true));
+        let (complete, _) = watch::channel(true);
         let covered = Arc::new(AtomicU64::new(0));
         let worker = Worker {
             archive,
@@ -258,7 +261,7 @@ impl Feed {
         })?;
         Ok(Arc::new(Self {
             queue,
-            taken: AtomicU64::new(0),
+            owed: AtomicU64::new(0),
             written,
             complete,
             covered,
@@ -270,17 +273,28 @@ impl Feed {
 
     /// Whether the archive has every fact it should have.
     pub fn complete(&self) -> bool {
-        self.complete.load(Ordering::Acquire)
+        *self.complete.borrow()
     }
 
-    /// Waits until everything that was applied before this call is written.
+    /// Waits until the archive misses facts.
+    pub(super) async fn gap(&self) {
+        // An error is not possible: this holds the sender.
+        let _ = self
+            .complete
+            .subscribe()
+            .wait_for(|complete| !complete)
+            .await;
+    }
+
+    /// Waits until all facts are written, or dropped if the archive misses earlier ones, that belong to a
+    /// state read before this call.
     pub async fn settled(&self) {
-        let taken = self.taken.load(Ordering::Acquire);
+        let owed = self.owed.load(Ordering::Acquire);
         // An error means that the task has ended, and the process with it.
         let _ = self
             .written
             .clone()
-            .wait_for(|written| *written >= taken)
+            .wait_for(|written| *written >= owed)
             .await;
     }
 
@@ -313,7 +327,7 @@ impl Feed {
     /// The entries up to here came as a snapshot, without what came of them.
     fn misses(&self, upto: u64) {
         self.covered.fetch_max(upto, Ordering::AcqRel);
-        self.complete.store(false, Ordering::Release);
+        self.complete.send_replace(false);
     }
 
     /// Writes what waits, and returns.
@@ -337,6 +351,14 @@ impl ApplyObserver for Feed {
         }
     }
 
+    /// Notes under the lock of the state that facts are on their way. Whoever reads a state in which a run is
+    /// over knows so that it has to wait for the archive, even before the events are handed over.
+    fn checked(&self, at: LogPosition, entry: Option<(&Proposal, &Outcome)>) {
+        if entry.is_some_and(|(_, outcome)| !outcome.events.is_empty()) {
+            self.owed.fetch_max(at.index, Ordering::AcqRel);
+        }
+    }
+
     fn applied(&self, run: Vec<Applied>) -> BoxFuture<'_, ()> {
         for entry in &run {
             self.wakeups.tell(&entry.events);
@@ -345,7 +367,6 @@ impl ApplyObserver for Feed {
                 self.meters.tell(&entry.events);
             }
         }
-        self.taken.fetch_add(1, Ordering::AcqRel);
         Box::pin(async move {
             // An error means that the task has ended, and the process with it.
             let _ = self.queue.send(Message::Run(run)).await;
@@ -385,7 +406,7 @@ struct Worker {
     archive: Arc<dyn Archive>,
     feeder: Feeder,
     progress: watch::Sender<u64>,
-    complete: Arc<AtomicBool>,
+    complete: watch::Sender<bool>,
     covered: Arc<AtomicU64>,
     /// The last index whose facts were dropped because the archive misses earlier ones.
     dropped: u64,
@@ -397,7 +418,9 @@ impl Worker {
             match message {
                 Message::Run(run) => {
                     self.run(&run)?;
-                    self.progress.send_modify(|written| *written += 1);
+                    if let Some(last) = run.last() {
+                        self.progress.send_replace(last.at.index);
+                    }
                 }
                 Message::Durable { upto, done } => {
                     let result = self.feeder.make_durable(upto);
@@ -417,7 +440,7 @@ impl Worker {
                 Message::AcceptGap(done) => {
                     let upto = self.missing_upto();
                     self.feeder.make_durable(upto)?;
-                    self.complete.store(true, Ordering::Release);
+                    self.complete.send_replace(true);
                     let _ = done.send(upto);
                 }
                 Message::Done(done) => {
@@ -432,7 +455,7 @@ impl Worker {
     /// While facts are missing nothing is written: the archive must not get past the gap, or a restart
     /// would not see it. What is dropped here comes with the export.
     fn run(&mut self, run: &[Applied]) -> Result<(), FeedError> {
-        if self.complete.load(Ordering::Acquire) {
+        if *self.complete.borrow() {
             return self.feeder.take(run);
         }
         if let Some(last) = run.last() {
@@ -472,7 +495,7 @@ impl Worker {
                 self.feeder.refresh()?;
                 let reached = self.feeder.applied.unwrap_or(0);
                 if reached >= self.missing_upto() {
-                    self.complete.store(true, Ordering::Release);
+                    self.complete.send_replace(true);
                     Ok(())
                 } else {
                     Err(format!(

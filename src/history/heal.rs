@@ -88,11 +88,12 @@ enum Unfilled {
 /// Fills the archive whenever it misses facts, for as long as the node runs.
 pub async fn heal(consensus: Arc<dyn Consensus>, feed: Arc<Feed>) {
     loop {
+        feed.gap().await;
+        let standing = consensus.standing().borrow().clone();
+        round(&*consensus, &feed, &standing).await;
         if !feed.complete() {
-            let standing = consensus.standing().borrow().clone();
-            round(&*consensus, &feed, &standing).await;
+            tokio::time::sleep(RETRY).await;
         }
-        tokio::time::sleep(RETRY).await;
     }
 }
 

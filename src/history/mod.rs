@@ -8,9 +8,10 @@
 //!   it covers is durable in the archive ([`Feed`] is the barrier of both). So a restart never skips a fact.
 //! - A fact is written once: the archive knows up to which log index it is fed, and entries that are
 //!   applied again after a restart change nothing.
-//! - A question about the archive waits until everything that was applied before it was asked is in.
+//! - A question about the archive waits until everything is in that belongs to a state read before it was asked.
 //! - An archive that misses facts (damaged, moved aside, or behind a snapshot that came from the leader) is
-//!   filled again from another member's ([`heal`]); until then `complete` is false and says so.
+//!   filled again from another member's ([`heal`]); until then `complete` is false and questions are refused
+//!   ([`HistoryError::Incomplete`](crate::http::history::HistoryError)), never answered in part.
 
 mod feed;
 mod heal;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use tenure_machine::{
-    CheckpointScope, Event, Execution, FireDecision, History as Limits, JobSpec, LogPosition,
-    Misfire, MisfirePolicy, Name, Overlap, Recovery, Retry, Run, RunKey, RunState, SkipReason,
-    TaskTemplate, Trigger,
+    Actor, CheckpointScope, Command, Event, Execution, FireDecision, History as Limits, JobSpec,
+    LogPosition, Misfire, MisfirePolicy, Name, Outcome, Overlap, Proposal, Recovery, Reply, Retry,
+    Run, RunKey, RunState, SkipReason, Stamp, State, TaskTemplate, Trigger,
 };
 use tenure_raft::state_machine::{Applied, ApplyObserver, PurgeBarrier};
 use tenure_storage::archive::{Archive, MemArchive, Table};
@@ -13,7 +13,7 @@ use tenure_storage::wal::spawn_threads;
 
 use super::*;
 use crate::blocking::Blocking;
-use crate::http::history::History;
+use crate::http::history::{History, HistoryError};
 use crate::wakeups::Wakeups;
 
 const DAY_MS: u64 = 86_400_000;
@@ -93,6 +93,28 @@ fn entry(index: u64, events: Vec<Event>) -> Applied {
         at: LogPosition { term: 1, index },
         events,
     }
+}
+
+/// Entries are applied: the feed is told under the lock of the state, and hears of the events after it.
+async fn apply(feed: &Feed, run: Vec<Applied>) {
+    run.iter().for_each(|entry| become_visible(feed, entry));
+    feed.applied(run).await;
+}
+
+/// The first half: from here on a reader may see the state.
+fn become_visible(feed: &Feed, entry: &Applied) {
+    let outcome = Outcome {
+        reply: Ok(Reply::Done),
+        events: entry.events.clone(),
+    };
+    let proposal = Proposal {
+        stamp: Stamp::default(),
+        term: None,
+        actor: Actor::Scheduler,
+        request: None,
+        command: Command::PauseJob { name: "a".into() },
+    };
+    feed.checked(entry.at, Some((&proposal, &outcome)));
 }
 
 fn ids(archive: &dyn Archive) -> Vec<u64> {
@@ -224,13 +246,16 @@ async fn questions_see_everything_that_was_applied_before() {
     let history = ArchiveHistory::new(archive.clone(), feed.clone(), Blocking::Threads);
     let spec = spec(100, DAY_MS);
     for id in 1..=50 {
-        feed.applied(vec![entry(
-            id,
-            vec![
-                finished("a", id, id, &spec),
-                decided("a", id * 10, id * 10 + 3),
-            ],
-        )])
+        apply(
+            &feed,
+            vec![entry(
+                id,
+                vec![
+                    finished("a", id, id, &spec),
+                    decided("a", id * 10, id * 10 + 3),
+                ],
+            )],
+        )
         .await;
         assert!(history.run(id).await.unwrap().is_some(), "run {id}");
     }
@@ -264,6 +289,45 @@ async fn questions_see_everything_that_was_applied_before() {
     );
 }
 
+/// A run ended and a reader sees so, but the events are not handed over yet: the thread that applies was held
+/// up in between. (Found as a list of runs that lacked one.)
+#[tokio::test]
+async fn a_question_waits_for_facts_that_are_not_handed_over_yet() {
+    let archive = Arc::new(MemArchive::empty());
+    let feed = start(&archive);
+    let history = ArchiveHistory::new(archive.clone(), feed.clone(), Blocking::Threads);
+    let entry = entry(7, vec![finished("a", 7, 7, &spec(100, DAY_MS))]);
+    become_visible(&feed, &entry);
+    let question = history.run(7);
+    futures::pin_mut!(question);
+    assert!(futures::poll!(&mut question).is_pending());
+    feed.applied(vec![entry]).await;
+    assert!(question.await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn while_facts_are_missing_there_is_no_answer_rather_than_a_short_one() {
+    let spec = spec(100, DAY_MS);
+    let own = Arc::new(MemArchive::empty());
+    let feed = start(&own);
+    let history = ArchiveHistory::new(own.clone(), feed.clone(), Blocking::Threads);
+    apply(&feed, vec![entry(1, vec![finished("a", 1, 1, &spec)])]).await;
+    assert!(history.run(1).await.unwrap().is_some());
+    feed.replaced(LogPosition { term: 1, index: 9 }, State::default())
+        .await;
+    apply(&feed, vec![entry(10, vec![finished("a", 10, 10, &spec)])]).await;
+    let incomplete = Some(HistoryError::Incomplete);
+    assert_eq!(history.run(1).await.err(), incomplete);
+    let list = history.runs_before(Some("a".into()), 11, 5).await;
+    assert_eq!(list.err(), incomplete);
+    // Nor while it is filled.
+    let filling = feed.fill().await.unwrap();
+    assert_eq!(history.run(1).await.err(), incomplete);
+    drop(filling);
+    assert_eq!(feed.accept_gap().await, Some(10));
+    assert!(history.run(1).await.unwrap().is_some());
+}
+
 #[tokio::test]
 async fn an_archive_behind_its_snapshot_is_filled_from_another_and_goes_on() {
     let spec = spec(1_000, DAY_MS);
@@ -287,8 +351,11 @@ async fn an_archive_behind_its_snapshot_is_filled_from_another_and_goes_on() {
     });
     assert!(!feed.complete());
     // What is applied meanwhile is not written: the gap must stay visible to a restart.
-    feed.applied(vec![entry(300, vec![finished("a", 300, 300, &spec)])])
-        .await;
+    apply(
+        &feed,
+        vec![entry(300, vec![finished("a", 300, 300, &spec)])],
+    )
+    .await;
     feed.make_durable(LogPosition {
         term: 1,
         index: 300,
@@ -333,8 +400,11 @@ async fn an_archive_behind_its_snapshot_is_filled_from_another_and_goes_on() {
     assert!(chunks > 3, "{chunks} chunks");
     filling.done.await.unwrap().unwrap();
     assert!(feed.complete());
-    feed.applied(vec![entry(301, vec![finished("a", 301, 301, &spec)])])
-        .await;
+    apply(
+        &feed,
+        vec![entry(301, vec![finished("a", 301, 301, &spec)])],
+    )
+    .await;
     feed.settled().await;
     assert_eq!(ids(&*own), (1..=301).collect::<Vec<_>>());
 }
@@ -358,15 +428,13 @@ async fn a_gap_that_nobody_can_fill_is_accepted_and_what_comes_next_is_kept() {
     let own = Arc::new(MemArchive::empty());
     let feed = start(&own);
     feed.restored(LogPosition { term: 1, index: 5 });
-    feed.applied(vec![entry(6, vec![finished("a", 6, 6, &spec)])])
-        .await;
+    apply(&feed, vec![entry(6, vec![finished("a", 6, 6, &spec)])]).await;
     assert_eq!(feed.accept_gap().await, Some(6));
     assert!(feed.complete());
     // For good: the next process does not look for it again.
     let after = own.crash(0).unwrap();
     assert_eq!(after.applied_index().unwrap(), Some(6));
-    feed.applied(vec![entry(7, vec![finished("a", 7, 7, &spec)])])
-        .await;
+    apply(&feed, vec![entry(7, vec![finished("a", 7, 7, &spec)])]).await;
     feed.settled().await;
     assert_eq!(ids(&*own), [7]);
     assert_eq!(own.applied_index().unwrap(), Some(7));

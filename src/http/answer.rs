@@ -54,6 +54,7 @@ impl Answer {
         match problem.code {
             ErrorCode::NoLeader
             | ErrorCode::Overloaded
+            | ErrorCode::ArchiveIncomplete
             | ErrorCode::RateLimited
             | ErrorCode::NotInitialized => {
                 answer

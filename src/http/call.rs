@@ -13,6 +13,7 @@ use tenure_api::paths::{IDEMPOTENCY_KEY_HEADER, JSON, MAX_IDEMPOTENCY_KEY_BYTES,
 use tenure_api::runs::Consistency;
 use tenure_api::{ErrorCode, JobSpec, Problem};
 use tenure_machine::{Actor, Command, Expect, Name, Refusal, Reply, RequestKey, State};
+use tenure_raft::state_machine::Replica;
 
 use super::failure::Failure;
 use super::gateway::Shared;
@@ -291,6 +292,11 @@ impl Call {
 
     /// The state to answer from, by the consistency that was asked for.
     pub(crate) async fn state(&self) -> Result<State, Failure> {
+        Ok(self.replica().await?.state)
+    }
+
+    /// As [`state`](Self::state), with its place in the log.
+    pub(crate) async fn replica(&self) -> Result<Replica, Failure> {
         #[cfg(feature = "planted-bugs")]
         if tenure_planted::is(tenure_planted::Bug::ReadWithoutQuorum) {
             return Ok(self.shared.consensus.stale());

@@ -101,7 +101,7 @@ pub(crate) async fn heartbeat(call: Call) -> Result<Answer, Failure> {
             verdicts,
             drain_in_ms,
         } => {
-            let state = call.shared.consensus.stale();
+            let state = call.shared.consensus.stale().state;
             let keys = request.tasks.iter().map(|held| held.key);
             Ok(Answer::json(&HeartbeatAnswer {
                 lease_ttl_ms,
@@ -229,7 +229,7 @@ pub(crate) async fn result(call: Call) -> Result<Answer, Failure> {
     };
     match call.tell(command).await? {
         Reply::ResultTaken { retrying, .. } => {
-            let state = call.shared.consensus.stale();
+            let state = call.shared.consensus.stale().state;
             let now = state
                 .task(task.run, task.shard)
                 .map(|task| view::task_state(task.state));
@@ -303,7 +303,7 @@ pub(crate) fn check_drain(field: &str, within_ms: u64) -> Result<u64, Failure> {
 /// a log entry; about any other, `apply` decides: who registered it, or why it ended.
 pub(crate) fn own_session(call: &Call) -> Result<u64, Failure> {
     let id: u64 = call.parameter(0, "session")?;
-    if let Some(session) = call.shared.consensus.stale().session(id) {
+    if let Some(session) = call.shared.consensus.stale().state.session(id) {
         check_owner(call, session)?;
     }
     Ok(id)

@@ -58,8 +58,14 @@ impl From<Refusal> for Failure {
 
 impl From<HistoryError> for Failure {
     fn from(error: HistoryError) -> Self {
-        tracing::error!(%error, "archive");
-        Self::new(ErrorCode::Internal, error.to_string())
+        let code = match error {
+            HistoryError::Incomplete => ErrorCode::ArchiveIncomplete,
+            HistoryError::Unreadable(_) => {
+                tracing::error!(%error, "archive");
+                ErrorCode::Internal
+            }
+        };
+        Self::new(code, error.to_string())
     }
 }
 

@@ -12,10 +12,16 @@ use tenure_machine::{Event, FireDecision, Name, Run, Task};
 
 use super::view::TaskTally;
 
-/// The archive cannot be read.
+/// Why the archive has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the archive cannot be read: {0}")]
-pub struct HistoryError(pub String);
+pub enum HistoryError {
+    /// It misses facts, and is being filled from another node.
+    #[error("this node's archive misses facts and is being filled from another node's")]
+    Incomplete,
+    /// It cannot be read.
+    #[error("the archive cannot be read: {0}")]
+    Unreadable(String),
+}
 
 /// A finished run with its tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -149,7 +149,7 @@ impl Histogram {
 /// Every metric of this node.
 pub(crate) fn render(shared: &Shared) -> String {
     let standing = shared.consensus.standing().borrow().clone();
-    let state = shared.consensus.stale();
+    let state = shared.consensus.stale().state;
     let mut page = Page::default();
     render_standing(&mut page, &standing);
     page.single(

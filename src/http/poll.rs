@@ -48,7 +48,14 @@ pub(crate) async fn poll(call: Call) -> Result<Answer, Failure> {
     let session: u64 = call.parameter(0, "session")?;
     // A session that this node does not know may be in entries that it has yet to apply, right after an
     // election: then a read index makes sure.
-    if call.shared.consensus.stale().session(session).is_none() {
+    if call
+        .shared
+        .consensus
+        .stale()
+        .state
+        .session(session)
+        .is_none()
+    {
         call.shared.consensus.read().await?;
     }
     let known: BTreeSet<TaskKey> = request.known.iter().copied().collect();
@@ -103,7 +110,7 @@ fn check(request: &PollRequest) -> Result<(), Failure> {
 
 /// What there is for a session now.
 fn look(call: &Call, id: u64, known: &BTreeSet<TaskKey>, max: u32) -> Result<PollAnswer, Failure> {
-    let state = call.shared.consensus.stale();
+    let state = call.shared.consensus.stale().state;
     let Some(session) = state.session(id) else {
         return Err(ended(&state, id));
     };

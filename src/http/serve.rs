@@ -167,7 +167,7 @@ async fn here(call: Call) -> Result<Answer, Failure> {
             .consensus
             .now()
             .calendar_ms
-            .saturating_sub(shared.consensus.stale().clock().calendar_ms);
+            .saturating_sub(shared.consensus.stale().state.clock().calendar_ms);
         (standing, age_ms)
     });
     let mut answer = (call.route.handler)(call).await?;

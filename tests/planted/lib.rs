@@ -92,6 +92,8 @@ bugs! {
     ElectionOnABrokenConnection = "election-on-a-broken-connection",
     /// The archive says that it holds what a snapshot covers before it does.
     ArchiveNotDurable = "archive-not-durable",
+    /// A node answers from an archive that misses facts.
+    PartOfTheArchive = "part-of-the-archive",
     /// What is read from a disk or from a peer is not compared with its checksum.
     ChecksumUnchecked = "checksum-unchecked",
     /// A leader answers reads by itself for as long as silence could not have deposed it.

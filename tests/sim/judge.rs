@@ -241,6 +241,15 @@ pub enum Ack {
         /// The run.
         run: u64,
     },
+    /// A page of runs.
+    Listed {
+        /// Their numbers, as they were listed.
+        runs: Vec<u64>,
+        /// Whether there are no more.
+        whole: bool,
+        /// Whether it was asked for as it is now, and not as the node has it.
+        current: bool,
+    },
     /// A trigger made a run, or had made it.
     Trigger {
         /// The idempotency key.

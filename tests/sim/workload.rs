@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_api::cluster::{InitializeRequest, NewMember};
 use tenure_api::jobs::{Job, JobChange};
-use tenure_api::runs::TriggerRequest;
+use tenure_api::runs::{Consistency, RunsQuery, TriggerRequest};
 use tenure_api::{ErrorCode, JobName, RunId};
 use tenure_sdk::{Client, Error, JobBody, Precondition, RetryPolicy};
 use tokio::time::sleep;
@@ -239,10 +239,7 @@ impl Desk {
                     self.changed(committed, &name, false, resumed);
                 }
                 86..92 => self.cancel(&client).await,
-                92..96 => {
-                    let page = client.runs_page(&Default::default()).await;
-                    self.count(&page);
-                }
+                92..96 => self.list(&client).await,
                 _ => {
                     let status = client.cluster().await;
                     self.count(&status);
@@ -327,7 +324,11 @@ impl Desk {
     pub async fn look(&self, client: Client) {
         loop {
             sleep(Duration::from_millis(chance::between(50, 600))).await;
-            match self.known(|known| known.runs.last().copied()) {
+            if chance::happens(300) {
+                self.list(&client).await;
+                continue;
+            }
+            match self.known(|known| some_of(&known.runs)) {
                 Some(run) if chance::happens(500) => {
                     let committed = self.judge.committed();
                     let found = client.run(RunId(run)).await;
@@ -361,12 +362,29 @@ impl Desk {
         }
     }
 
+    /// Lists the newest runs, as they are or as some node has them.
+    async fn list(&self, client: &Client) {
+        let current = chance::happens(500);
+        let query = RunsQuery {
+            limit: Some(chance::one_of(&[10, 100])),
+            consistency: (!current).then_some(Consistency::Stale),
+            ..RunsQuery::default()
+        };
+        let committed = self.judge.committed();
+        let page = client.runs_page(&query).await;
+        self.count(&page);
+        if let Ok(page) = page {
+            let ack = Ack::Listed {
+                runs: page.items.iter().map(|run| run.id.get()).collect(),
+                whole: page.next_cursor.is_none(),
+                current,
+            };
+            self.acknowledged(committed, ack);
+        }
+    }
+
     async fn cancel(&self, client: &Client) {
-        let run = self.known(|known| {
-            let runs = known.runs.len() as u64;
-            (runs > 0).then(|| known.runs[chance::between(0, runs) as usize])
-        });
-        if let Some(run) = run {
+        if let Some(run) = self.known(|known| some_of(&known.runs)) {
             let committed = self.judge.committed();
             let cancelled = client.cancel_run(RunId(run), None).await;
             self.count(&cancelled);
@@ -409,6 +427,16 @@ impl Desk {
             }
         }
     }
+}
+
+/// One of these: as likely as not one of the last.
+fn some_of(runs: &[u64]) -> Option<u64> {
+    let all = runs.len() as u64;
+    let from = match chance::happens(500) {
+        true => all.saturating_sub(5),
+        false => 0,
+    };
+    (all > 0).then(|| runs[chance::between(from, all) as usize])
 }
 
 /// The description in the file of a job.

@@ -26,7 +26,7 @@ const MAX_ADDRESS_BYTES: usize = 300;
 pub(crate) async fn status(call: Call) -> Result<Answer, Failure> {
     call.no_query()?;
     let standing = call.shared.consensus.standing().borrow().clone();
-    let state = call.shared.consensus.stale();
+    let state = call.shared.consensus.stale().state;
     let meta = state.meta();
     Ok(Answer::json(&ClusterStatus {
         cluster_id: meta.cluster_id.as_ref().map(ToString::to_string),
@@ -100,7 +100,15 @@ pub(crate) async fn initialize(call: Call) -> Result<Answer, Failure> {
     let request: InitializeRequest = call.json()?;
     let members = check_members(request)?;
     let already = || Failure::new(ErrorCode::AlreadyInitialized, "the cluster has been made");
-    if call.shared.consensus.stale().meta().cluster_id.is_some() {
+    if call
+        .shared
+        .consensus
+        .stale()
+        .state
+        .meta()
+        .cluster_id
+        .is_some()
+    {
         return Err(already());
     }
     match call.shared.consensus.initialize(members).await {
@@ -113,7 +121,7 @@ pub(crate) async fn initialize(call: Call) -> Result<Answer, Failure> {
     let mut standing = call.shared.consensus.standing();
     loop {
         standing.borrow_and_update();
-        if let Some(id) = &call.shared.consensus.stale().meta().cluster_id {
+        if let Some(id) = &call.shared.consensus.stale().state.meta().cluster_id {
             let cluster_id = id.to_string();
             return Ok(Answer::json(&InitializeAnswer { cluster_id }));
         }
@@ -174,7 +182,14 @@ pub(crate) async fn health(call: Call) -> Result<Answer, Failure> {
         _ => return Err(Failure::invalid("query", "the only parameter is ready")),
     };
     let standing = call.shared.consensus.standing().borrow().clone();
-    let initialized = call.shared.consensus.stale().meta().cluster_id.is_some();
+    let initialized = call
+        .shared
+        .consensus
+        .stale()
+        .state
+        .meta()
+        .cluster_id
+        .is_some();
     let ready = initialized && standing.has_leader();
     let answer = Answer::json(&Health {
         live: true,

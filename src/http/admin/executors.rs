@@ -56,7 +56,7 @@ pub(crate) async fn drain(call: Call) -> Result<Answer, Failure> {
         within_ms,
     })
     .await?;
-    let state = call.shared.consensus.stale();
+    let state = call.shared.consensus.stale().state;
     show(&call, &state, &instance)
 }
 

@@ -107,7 +107,7 @@ pub(crate) async fn put(call: Call) -> Result<Answer, Failure> {
     // can decide the instants that it covered.
     let paused = file.paused.then_some(true);
     for _ in 0..MAX_PLANS {
-        let state = call.shared.consensus.read().await?;
+        let state = call.shared.consensus.read().await?.state;
         let present = state.job(&name).map(Arc::as_ref);
         let now_ms = call.calendar_ms(&state);
         let next_at_ms = plan_next(&call, &state, present, &spec.trigger, now_ms)?;
@@ -147,7 +147,7 @@ pub(crate) async fn delete(call: Call) -> Result<Answer, Failure> {
     let name = name_of(&call)?;
     let expect = call.expected_revision()?;
     for _ in 0..MAX_PLANS {
-        let state = call.shared.consensus.read().await?;
+        let state = call.shared.consensus.read().await?.state;
         let now_ms = call.calendar_ms(&state);
         let command = match state.job(&name).cloned() {
             Some(job) => {
@@ -186,7 +186,7 @@ pub(crate) async fn resume(call: Call) -> Result<Answer, Failure> {
     call.no_body()?;
     let name = name_of(&call)?;
     for _ in 0..MAX_PLANS {
-        let state = call.shared.consensus.read().await?;
+        let state = call.shared.consensus.read().await?.state;
         let command = plan_resume(
             call.shared.blocking,
             &name,
@@ -225,7 +225,7 @@ pub(crate) async fn trigger(call: Call) -> Result<Answer, Failure> {
         let detail = "a trigger was answered with the reply of another command";
         return Err(Failure::new(ErrorCode::Internal, detail));
     };
-    let state = call.shared.consensus.stale();
+    let state = call.shared.consensus.stale().state;
     let waits = state
         .run(run)
         .is_some_and(|run| run.state == RunState::Waiting);
@@ -375,7 +375,7 @@ fn put_answer(
         (false, true) => JobChange::Updated,
         (false, false) => JobChange::Unchanged,
     };
-    let state = call.shared.consensus.stale();
+    let state = call.shared.consensus.stale().state;
     let job = match state.job(name) {
         Some(job) if job.revision == revision => view::job(job)?,
         // Someone has changed or removed it since. What was put is still what is told.
@@ -403,7 +403,7 @@ fn put_answer(
 }
 
 fn changed_job(call: &Call, name: &Name) -> Result<Answer, Failure> {
-    let state = call.shared.consensus.stale();
+    let state = call.shared.consensus.stale().state;
     let job = require(&state, name)?;
     Ok(Answer::json(&view::job(job)?).with_revision(job.revision))
 }

@@ -12,6 +12,7 @@ use tenure_api::runs::{
 use tenure_machine as machine;
 use tenure_machine::plan::{KeptCheckpoint, MAX_EXPLAINED, explain as explain_run};
 use tenure_machine::{Command, Name, State};
+use tenure_raft::state_machine::Replica;
 
 use super::{cursor, verdicts};
 use crate::http::answer::Answer;
@@ -31,12 +32,15 @@ pub(crate) async fn list(call: Call) -> Result<Answer, Failure> {
     let limit = cursor::page_items(query.limit)?;
     let before: Option<u64> = cursor::read("runs", query.cursor.as_deref())?;
     let job = query.job.as_ref().map(Name::new);
-    let state = call.state().await?;
+    let Replica { state, applied } = call.replica().await?;
+    // The archive may be further than the state. What it has from later would come without its neighbours that
+    // are still live. The number of a run is the index of the entry that made it.
+    let later = applied.map_or(0, |at| at.index.saturating_add(1));
     let mut listing = Listing {
         call: &call,
         live: live_runs(&state, job.as_ref(), before),
         archived: VecDeque::new(),
-        archive_before: Some(before.unwrap_or(u64::MAX)),
+        archive_before: Some(before.unwrap_or(u64::MAX).min(later)),
         job,
         work_left: cursor::MAX_EXAMINED,
     };
@@ -190,7 +194,7 @@ pub(crate) async fn cancel(call: Call) -> Result<Answer, Failure> {
         }
         return Err(refusal.into());
     }
-    let state = call.shared.consensus.stale();
+    let state = call.shared.consensus.stale().state;
     let FinishedRun { run, tasks } = find(&call, &state, id).await?;
     let tasks = tasks.iter().map(Arc::as_ref);
     let shown = view::run_with_tasks(&run, tasks, call.shared.consensus.now())?;

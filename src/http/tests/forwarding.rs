@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use futures::future::BoxFuture;
 use serde_json::json;
-use tenure_machine::{Command, Stamp, State};
+use tenure_machine::{Command, Stamp};
+use tenure_raft::state_machine::Replica;
 
 use super::super::{
     APPLIED_HEADER, Gateway, Limits, Meters, Parts, STATE_AGE_HEADER, router, serve_forwarded,
@@ -37,7 +38,7 @@ enum Link {
 /// A node that follows the world's leader.
 struct Follower {
     leader: Gateway,
-    state: State,
+    replica: Replica,
     standing: watch::Sender<Standing>,
     link: Mutex<Link>,
 }
@@ -66,12 +67,12 @@ impl Consensus for Follower {
         Box::pin(std::future::ready(refused))
     }
 
-    fn read(&self) -> BoxFuture<'_, Result<State, ConsensusError>> {
+    fn read(&self) -> BoxFuture<'_, Result<Replica, ConsensusError>> {
         Box::pin(std::future::ready(Err(not_leader())))
     }
 
-    fn stale(&self) -> State {
-        self.state.clone()
+    fn stale(&self) -> Replica {
+        self.replica.clone()
     }
 
     fn standing(&self) -> watch::Receiver<Standing> {
@@ -82,7 +83,7 @@ impl Consensus for Follower {
         let Stamp {
             lease_ms,
             calendar_ms,
-        } = self.state.clock();
+        } = self.replica.state.clock();
         Stamp {
             lease_ms,
             calendar_ms: calendar_ms + 250,
@@ -128,7 +129,7 @@ fn follower(world: &World) -> (Arc<Follower>, Router) {
     };
     let follower = Arc::new(Follower {
         leader: world.gateway.clone(),
-        state: world.solo.stale(),
+        replica: world.solo.stale(),
         standing: watch::channel(standing).0,
         link: Mutex::new(Link::Whole),
     });
@@ -274,6 +275,49 @@ async fn a_stale_read_stays_here_and_says_how_old_it_is() {
         (&cluster["node"], &cluster["leader"]),
         (&json!(2), &json!(1))
     );
+}
+
+/// What is over later than the state is from would come without its neighbours that still run.
+#[tokio::test]
+async fn a_list_is_of_one_moment_although_the_archive_is_further() {
+    let world = World::new();
+    world.put("a", &format!("overlap: allow\n{MANUAL}")).await;
+    let trigger = async || {
+        let answer = world.ask("POST", "/v1/jobs/a/trigger").send().await.ok();
+        answer["run"].as_u64().unwrap()
+    };
+    let cancel = async |run: u64| {
+        let path = format!("/v1/runs/{run}/cancel");
+        world.ask("POST", &path).send().await.ok();
+    };
+    let (over, live) = (trigger().await, trigger().await);
+    cancel(over).await;
+    let (_, service) = follower(&world);
+    trigger().await;
+    let later = trigger().await;
+    cancel(later).await;
+    cancel(live).await;
+    for path in [
+        "/v1/runs?consistency=stale",
+        "/v1/runs?consistency=stale&job=a",
+    ] {
+        let page = world
+            .ask_at(&service, "viewer", "GET", path)
+            .send()
+            .await
+            .ok();
+        let ids: Vec<_> = page["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|run| (run["id"].as_u64().unwrap(), run["state"].clone()))
+            .collect();
+        assert_eq!(
+            ids,
+            [(live, json!("queued")), (over, json!("cancelled"))],
+            "{path}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -97,7 +97,7 @@ proptest! {
             let at = problem["errors"][0]["path"].as_str().or(problem["path"].as_str());
             let top = path.split('.').next().unwrap_or_default();
             prop_assert!(at.is_some_and(|at| at.starts_with(top)), "{path}: {answer:?}");
-            prop_assert_eq!(world.solo.stale().job_count(), 0);
+            prop_assert_eq!(world.solo.stale().state.job_count(), 0);
             Ok(())
         })?;
     }
@@ -110,5 +110,5 @@ async fn the_file_that_the_wrong_ones_are_made_of_is_right() {
         .ask("PUT", "/v1/jobs/report")
         .header("if-none-match", "*");
     asking.json(&good()).send().await.ok();
-    assert_eq!(world.solo.stale().job_count(), 1);
+    assert_eq!(world.solo.stale().state.job_count(), 1);
 }

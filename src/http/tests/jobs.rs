@@ -479,7 +479,7 @@ async fn a_plan_that_was_refused_is_made_again_under_its_key() {
     let refused = resume(early).await.unwrap().reply.unwrap_err();
     assert_eq!(refused.code, RefusalCode::NotDue);
     world.solo.advance(25_000);
-    let state = world.solo.stale();
+    let state = world.solo.stale().state;
     let now_ms = world.solo.now().calendar_ms;
     let planned = Planner::default().resume(state.job(&"tick".into()).unwrap(), now_ms);
     resume(planned.clone()).await.unwrap().reply.unwrap();

@@ -242,7 +242,7 @@ impl World {
     pub(super) async fn plan(&self) {
         let commands = {
             let mut planner = self.planner.lock().unwrap();
-            planner.plan(&self.solo.stale(), self.solo.now())
+            planner.plan(&self.solo.stale().state, self.solo.now())
         };
         for committed in self.solo.propose_all(1, commands).await {
             committed.unwrap().reply.unwrap();

@@ -94,13 +94,14 @@ impl AcknowledgedSurvives {
             Ack::Started(grant) => self.started.contains(grant),
             Ack::Ended(grant) => self.ended.contains(grant),
             Ack::Job { name, revision, .. } => self.changed_jobs.get(revision) == Some(name),
-            // That these are true is for `real_time_order` and `no_means_no`.
+            // That these are true is for `real_time_order`, `runs_are_found` and `no_means_no`.
             Ack::Read { .. }
             | Ack::NoJob { .. }
             | Ack::Paused { .. }
             | Ack::Deleted { .. }
             | Ack::Cancelled { .. }
             | Ack::Missing { .. }
+            | Ack::Listed { .. }
             | Ack::Nothing { .. } => true,
             Ack::Trigger { key, run } => {
                 let first = *self.keys.entry(key.clone()).or_insert(*run);

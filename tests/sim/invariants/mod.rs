@@ -22,6 +22,7 @@ mod one_owner_a_scope;
 mod one_run_a_key;
 mod real_time_order;
 mod repeats_are_one;
+mod runs_are_found;
 mod same_entry_everywhere;
 mod same_state_everywhere;
 mod sink_is_fenced;
@@ -63,6 +64,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<lease_clock_waits::LeaseClockWaits>::default(),
         Box::<acknowledged_survives::AcknowledgedSurvives>::default(),
         Box::<real_time_order::RealTimeOrder>::default(),
+        Box::<runs_are_found::RunsAreFound>::default(),
         Box::<leaderless_time_expires_nobody::LeaderlessTimeExpiresNobody>::default(),
         Box::<no_means_no::NoMeansNo>::default(),
         Box::<repeats_are_one::RepeatsAreOne>::default(),

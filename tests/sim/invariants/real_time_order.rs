@@ -125,14 +125,15 @@ impl RealTimeOrder {
                 let none = |face: Option<&Face>| face.is_none();
                 self.was(name, committed, &none) || self.became(name, committed, &none)
             }
-            // `no_means_no` looks at this, and `acknowledged_survives` at the others.
+            // `no_means_no` looks at the first, `runs_are_found` at those of runs, `acknowledged_survives` at the
+            // others.
             Ack::Nothing { .. }
+            | Ack::Missing { .. }
+            | Ack::Listed { .. }
             | Ack::Registered(_)
             | Ack::Renewed(_)
             | Ack::Started(_)
             | Ack::Ended(_) => true,
-            // Somebody had been told of it.
-            Ack::Missing { .. } => false,
             Ack::Trigger { run, .. } => within(self.runs.get(run)),
             Ack::Cancelled { run } => {
                 let run = self.state.run(*run);
