@@ -292,6 +292,19 @@ impl Cluster {
         self.fall(node, crash);
     }
 
+    /// Whether another archive than this node's has every fact, and each other node could say so: then this one
+    /// may be lost.
+    pub fn may_lose_archive(&self, node: Process) -> bool {
+        let others = self.nodes().into_iter().filter(|other| *other != node);
+        let whole = |other| self.running(other).is_some_and(|r| r.feed.complete());
+        self.condition(node) == Condition::Down && others.into_iter().all(whole)
+    }
+
+    /// The archive of a node that does not run is damaged.
+    pub fn lose_archive(&self, node: Process) {
+        self.with(node, |slot| slot.machine.lose_archive());
+    }
+
     /// Takes all apart. Parts know each other in circles, which would outlive the run.
     pub fn dissolve(&self) {
         self.judge.traps.clear();

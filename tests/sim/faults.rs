@@ -51,6 +51,7 @@ pub const KINDS: &[&str] = &[
     "death between grant and delivery",
     "death amid a snapshot transfer",
     "words of a former owner after a takeover",
+    "damaged archive",
     "flipped bit, node down",
     "flipped bit, node running",
     "misdirected write",
@@ -271,6 +272,12 @@ impl Storm {
             sleep(Duration::from_millis(after_ms)).await;
             if !storm.state(|state| state.over) && storm.cluster.condition(node) == Condition::Down
             {
+                if storm.cluster.may_lose_archive(node) && chance::happens(200) {
+                    storm.count("damaged archive");
+                    tell!("the archive of {} is damaged", name(node));
+                    storm.cluster.lose_archive(node);
+                }
+                storm.stir();
                 storm.cluster.start(node);
             }
         });

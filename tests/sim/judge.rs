@@ -243,6 +243,8 @@ pub enum Ack {
     },
     /// A page of runs.
     Listed {
+        /// Of this job, or of all.
+        job: Option<String>,
         /// Their numbers, as they were listed.
         runs: Vec<u64>,
         /// Whether there are no more.

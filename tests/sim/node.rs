@@ -122,6 +122,11 @@ impl Machine {
         Ok(())
     }
 
+    /// The next process finds an archive that was damaged: it has been moved aside, and an empty one is there.
+    pub fn lose_archive(&mut self) {
+        self.archive = Arc::new(MemArchive::empty());
+    }
+
     /// What [`start`] needs.
     pub fn boot(&self) -> Boot {
         Boot {
@@ -150,13 +155,12 @@ fn latency(node: Process, slowness: Arc<AtomicU64>, judge: Arc<Judge>) -> DelayH
                     // Its process ends before the sync is made.
                     return Box::pin(std::future::pending());
                 }
-                let slow = slowness.load(Ordering::Relaxed);
                 let us = if chance::happens(15) {
                     chance::between(5_000, 80_000)
                 } else {
                     chance::between(200, 2_000)
                 };
-                us * slow
+                return Box::pin(take(us, slowness.clone()));
             }
             DiskOp::Pause => amount,
             DiskOp::SyncFailed => {
@@ -170,6 +174,18 @@ fn latency(node: Process, slowness: Arc<AtomicU64>, judge: Arc<Judge>) -> DelayH
         }
         Box::pin(tokio::time::sleep(Duration::from_micros(us)))
     })
+}
+
+/// Takes so long on a disk of usual speed. One that is slow may become fast again meanwhile.
+async fn take(us: u64, slowness: Arc<AtomicU64>) {
+    const LOOK_US: u64 = 50_000;
+    let mut left_us = us;
+    while left_us > 0 {
+        let slow = slowness.load(Ordering::Relaxed).max(1);
+        let step_us = left_us.min((LOOK_US / slow).max(1));
+        tokio::time::sleep(Duration::from_micros(step_us * slow)).await;
+        left_us -= step_us;
+    }
 }
 
 /// Starts the process of a node. To be called in its scope.

@@ -209,12 +209,16 @@ impl Desk {
         }
     }
 
+    /// The name and the file of some job.
+    fn some_job(&self) -> &(String, String) {
+        &self.jobs[chance::between(0, self.jobs.len() as u64) as usize]
+    }
+
     /// Works until it is killed.
     pub async fn work(&self, client: Client) {
         loop {
             sleep(Duration::from_millis(chance::between(50, 1_500))).await;
-            let (name, file) =
-                self.jobs[chance::between(0, self.jobs.len() as u64) as usize].clone();
+            let (name, file) = self.some_job().clone();
             match chance::between(0, 100) {
                 0..40 => self.trigger(&client, &name).await,
                 40..60 => self.read(&client, &name).await,
@@ -259,6 +263,10 @@ impl Desk {
             sleep(Duration::from_millis(chance::between(1, 20))).await;
             // A client that has asked before would know who leads and ask there.
             let client = client();
+            if chance::happens(100) {
+                self.list(&client).await;
+                continue;
+            }
             // One job, so that what is read has just been written.
             let (name, file) = self.jobs[0].clone();
             if chance::happens(600) {
@@ -338,8 +346,7 @@ impl Desk {
                     }
                 }
                 _ => {
-                    let job = chance::between(0, self.jobs.len() as u64) as usize;
-                    self.read(&client, &self.jobs[job].0).await;
+                    self.read(&client, &self.some_job().0).await;
                 }
             }
         }
@@ -365,7 +372,10 @@ impl Desk {
     /// Lists the newest runs, as they are or as some node has them.
     async fn list(&self, client: &Client) {
         let current = chance::happens(500);
+        // What is over stays in the state for a while; only the runs of one job come from the archive at once.
+        let job = chance::happens(700).then(|| self.some_job().0.clone());
         let query = RunsQuery {
+            job: job.as_deref().map(job_name),
             limit: Some(chance::one_of(&[10, 100])),
             consistency: (!current).then_some(Consistency::Stale),
             ..RunsQuery::default()
@@ -375,6 +385,7 @@ impl Desk {
         self.count(&page);
         if let Ok(page) = page {
             let ack = Ack::Listed {
+                job,
                 runs: page.items.iter().map(|run| run.id.get()).collect(),
                 whole: page.next_cursor.is_none(),
                 current,

@@ -48,10 +48,11 @@ impl Invariant for RunsAreFound {
                 }
             }
             Seen::Acknowledged(Call { committed, ack }) => match ack {
-                Ack::Missing { run } if self.kept_from(*run).contains(run) => {
+                Ack::Missing { run } if self.kept_from(*run, None).contains(run) => {
                     findings.add(format!("run {run} is not found"));
                 }
                 Ack::Listed {
+                    job,
                     runs,
                     whole,
                     current,
@@ -69,7 +70,8 @@ impl Invariant for RunsAreFound {
                         true => self.runs[id].index < *committed,
                         false => Some(*id) <= highest,
                     };
-                    let kept = lowest.map(|lowest| self.kept_from(lowest));
+                    let job = job.as_deref();
+                    let kept = lowest.map(|lowest| self.kept_from(lowest, job));
                     let mut owed = kept.unwrap_or_default().into_iter().filter(owed);
                     if let Some(lost) = owed.find(|id| !runs.contains(id)) {
                         findings.add(format!("a list lacks run {lost}: {runs:?}"));
@@ -77,8 +79,14 @@ impl Invariant for RunsAreFound {
                     if !runs.is_sorted_by(|a, b| a > b) {
                         findings.add(format!("a list is out of order: {runs:?}"));
                     }
-                    if let Some(unknown) = runs.iter().find(|id| !self.runs.contains_key(id)) {
-                        findings.add(format!("a list has run {unknown}, which was never made"));
+                    let belongs = |id: &u64| {
+                        let made = self.runs.get(id);
+                        made.is_some_and(|made| job.is_none_or(|job| made.job.as_str() == job))
+                    };
+                    if let Some(other) = runs.iter().find(|id| !belongs(id)) {
+                        findings.add(format!(
+                            "a list has run {other}, which does not belong there"
+                        ));
                     }
                 }
                 _ => {}
@@ -96,11 +104,12 @@ impl Invariant for RunsAreFound {
 }
 
 impl RunsAreFound {
-    /// The runs from this number on that have not been followed by as many as their job keeps.
-    fn kept_from(&self, lowest: u64) -> Vec<u64> {
+    /// The runs of a job, or of all, from this number on that have not been followed by as many as their job keeps.
+    fn kept_from(&self, lowest: u64, job: Option<&str>) -> Vec<u64> {
         let mut newer: BTreeMap<&Name, u32> = BTreeMap::new();
         let mut kept = Vec::new();
-        for (id, made) in self.runs.range(lowest..).rev() {
+        let made = self.runs.range(lowest..).rev();
+        for (id, made) in made.filter(|(_, made)| job.is_none_or(|job| made.job.as_str() == job)) {
             let newer = newer.entry(&made.job).or_default();
             if *newer < made.keep {
                 kept.push(*id);
