@@ -5,7 +5,7 @@
 //!   on has not seen the renewals that may have come in between, so it must not count that minute. It is
 //!   read by the leader's loop many times a second, so in a process that runs it loses nothing. A step is
 //!   short against the shortest lease: whoever renews in time outlives one, and has time for another renewal
-//!   before the lease ends.
+//!   before the lease ends. It also stands unless somebody has seen a majority within [`RUN_MS`].
 //! - The **calendar clock** is wall time. A wall clock that jumps against the monotonic clock is reported;
 //!   the state itself never goes back.
 //!
@@ -19,6 +19,10 @@ use tenure_machine::{MIN_LEASE_TTL_MS, Stamp};
 
 /// The longest step of the lease clock between two readings, in milliseconds.
 pub const MAX_STEP_MS: u64 = 250;
+
+/// How long the lease clock runs on after it was last told to, in milliseconds. Who tells it looks at the majority
+/// several times in that time; one that is held up must not let time flow that nobody has looked at.
+pub const RUN_MS: u64 = 500;
 
 // A lease that is renewed every `interval` has at least its length less one interval left when a step comes,
 // and must have one interval left after it.
@@ -79,6 +83,7 @@ impl Clock for SystemClock {
 impl Inner {
     fn advance(&mut self, monotonic_ms: u64) {
         let step_ms = monotonic_ms
+            .min(self.run_until_ms)
             .saturating_sub(self.read_at_ms)
             .min(MAX_STEP_MS);
         #[cfg(feature = "planted-bugs")]
@@ -113,6 +118,7 @@ pub struct Stamper {
 struct Inner {
     lease_ms: u64,
     running: bool,
+    run_until_ms: u64,
     read_at_ms: u64,
     /// Wall minus monotonic clock at the last reading.
     offset_ms: i128,
@@ -120,13 +126,14 @@ struct Inner {
 }
 
 impl Stamper {
-    /// A stamper whose lease clock stands at 0.
+    /// A stamper whose lease clock stands at 0, and runs until it is told not to.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         let read_at_ms = clock.monotonic_ms();
         let offset_ms = i128::from(clock.wall_ms()) - i128::from(read_at_ms);
         let inner = Inner {
             lease_ms: 0,
             running: true,
+            run_until_ms: u64::MAX,
             read_at_ms,
             offset_ms,
             jumps: Jumps::default(),
@@ -144,12 +151,14 @@ impl Stamper {
         inner.read_at_ms = self.clock.monotonic_ms();
     }
 
-    /// Lets the lease clock run, or stand. It stands while this node does not lead or no majority answers:
-    /// then nobody can renew.
+    /// Lets the lease clock run for [`RUN_MS`], or stand. It stands while this node does not lead or no majority
+    /// answers: then nobody can renew.
     pub fn run(&self, running: bool) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let monotonic_ms = self.clock.monotonic_ms();
+        inner.advance(monotonic_ms);
+        inner.run_until_ms = monotonic_ms.saturating_add(RUN_MS);
         if inner.running != running {
-            inner.advance(self.clock.monotonic_ms());
             inner.running = running;
             // What was counted and never got into the log was time without a majority. From here on readings
             // are what is applied, and whatever term comes next goes on from there.
@@ -322,6 +331,29 @@ mod tests {
         assert_eq!(stamper.now(at(70, 0)).lease_ms, 70);
         hand.pass(50);
         assert_eq!(stamper.now(at(70, 0)).lease_ms, 120);
+    }
+
+    /// Whoever looks at the majority may be held up while others go on reading the clock.
+    #[test]
+    fn time_in_which_nobody_looks_at_the_majority_does_not_flow() {
+        let hand = Arc::new(Hand::default());
+        let stamper = Stamper::new(hand.clone());
+        stamper.run(true);
+        let mut last = 0;
+        for _ in 0..100 {
+            hand.pass(60);
+            last = stamper.now(at(0, 0)).lease_ms;
+        }
+        assert_eq!(last, RUN_MS);
+        stamper.run(true);
+        hand.pass(50);
+        assert_eq!(stamper.now(at(0, 0)).lease_ms, RUN_MS + 50);
+        // Told often enough it loses nothing.
+        for _ in 0..10 {
+            stamper.run(true);
+            hand.pass(100);
+        }
+        assert_eq!(stamper.now(at(0, 0)).lease_ms, RUN_MS + 1_050);
     }
 
     #[test]
