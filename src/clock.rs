@@ -155,8 +155,7 @@ impl Stamper {
     /// answers: then nobody can renew.
     pub fn run(&self, running: bool) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let monotonic_ms = self.clock.monotonic_ms();
-        inner.advance(monotonic_ms);
+        let (monotonic_ms, _) = self.read(&mut inner);
         inner.run_until_ms = monotonic_ms.saturating_add(RUN_MS);
         if inner.running != running {
             inner.running = running;
@@ -171,10 +170,19 @@ impl Stamper {
     /// The two clocks now, never behind `applied`.
     pub fn now(&self, applied: Stamp) -> Stamp {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, wall_ms) = self.read(&mut inner);
+        inner.lease_ms = inner.lease_ms.max(applied.lease_ms);
+        Stamp {
+            lease_ms: inner.lease_ms,
+            calendar_ms: wall_ms.max(applied.calendar_ms),
+        }
+    }
+
+    /// Reads both clocks of the machine: lets the lease clock go on, and sees whether the wall clock jumped.
+    fn read(&self, inner: &mut Inner) -> (u64, u64) {
         let monotonic_ms = self.clock.monotonic_ms();
         let wall_ms = self.clock.wall_ms();
         inner.advance(monotonic_ms);
-        inner.lease_ms = inner.lease_ms.max(applied.lease_ms);
         let offset_ms = i128::from(wall_ms) - i128::from(monotonic_ms);
         let apart_ms = offset_ms - inner.offset_ms;
         if apart_ms.unsigned_abs() > u128::from(JUMP_MS) {
@@ -183,10 +191,7 @@ impl Stamper {
             tracing::warn!(jump_ms = inner.jumps.last_ms, "the wall clock jumped");
         }
         inner.offset_ms = offset_ms;
-        Stamp {
-            lease_ms: inner.lease_ms,
-            calendar_ms: wall_ms.max(applied.calendar_ms),
-        }
+        (monotonic_ms, wall_ms)
     }
 
     /// The jumps of the wall clock that were noticed.

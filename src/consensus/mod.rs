@@ -117,6 +117,8 @@ pub struct Standing {
     pub members: Vec<MemberStanding>,
     /// For how many milliseconds this node has known no leader that can decide ([`has_leader`](Self::has_leader)).
     pub leaderless_ms: u64,
+    /// How often this machine's wall clock has jumped.
+    pub wall_clock_jumps: u64,
     /// How many proposals of leader loops this node refused before the log, because their term was over.
     pub stale_term_rejections: u64,
     /// Milliseconds since a majority last answered this leader; `None` where this node does not lead.

@@ -83,6 +83,7 @@ impl<R: AsyncRuntime> RaftConsensus<R> {
             let limit_ms = u64::try_from(self.timeouts.quorum.as_millis()).unwrap_or(u64::MAX);
             let majority = standing.quorum_age_ms.is_some_and(|age| age <= limit_ms);
             self.stamper.run(standing.leads && majority);
+            standing.wall_clock_jumps = self.stamper.jumps().count;
             self.standing.send_if_modified(|present| {
                 let changed = *present != standing;
                 *present = standing;
@@ -339,6 +340,7 @@ fn translate(standing: &RaftStanding) -> Standing {
         purged: index(standing.purged),
         members,
         leaderless_ms: 0,
+        wall_clock_jumps: 0,
         stale_term_rejections: 0,
         quorum_age_ms: standing.quorum_age.map(millis),
         leader_age_ms: standing.leader_age.map(millis),

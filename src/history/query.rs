@@ -79,6 +79,10 @@ fn scan(archive: &dyn Archive, table: Table, scan: &Scan) -> Result<Page, Histor
 }
 
 impl History for ArchiveHistory {
+    fn complete(&self) -> bool {
+        self.feed.complete()
+    }
+
     fn run(&self, id: u64) -> BoxFuture<'_, Result<Option<FinishedRun>, HistoryError>> {
         self.ask(move |archive| finished(archive, id))
     }

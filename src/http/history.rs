@@ -63,6 +63,11 @@ pub struct OutputChunk {
 
 /// Reads the archive.
 pub trait History: Send + Sync + 'static {
+    /// Whether it has every fact that it should have. Else questions end with [`HistoryError::Incomplete`].
+    fn complete(&self) -> bool {
+        true
+    }
+
     /// A finished run, if it is kept.
     fn run(&self, id: u64) -> BoxFuture<'_, Result<Option<FinishedRun>, HistoryError>>;
 

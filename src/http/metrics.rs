@@ -158,6 +158,12 @@ pub(crate) fn render(shared: &Shared) -> String {
         "Commands refused because their term was over: by this node before the log, and by the state.",
         standing.stale_term_rejections + state.counter(Counter::StaleTermRejections),
     );
+    page.single(
+        "gauge",
+        "archive_incomplete",
+        "1 while this node's archive misses facts and is being filled from another node's.",
+        u8::from(!shared.history.complete()),
+    );
     render_counters(&mut page, &state);
     render_gauges(&mut page, &state);
     render_meters(&mut page, &shared.meters);
@@ -228,6 +234,12 @@ fn render_standing(page: &mut Page, standing: &Standing) {
         "leaderless_seconds_total",
         "For how long this node has known no leader that can decide since its start.",
         seconds(standing.leaderless_ms),
+    );
+    page.single(
+        "counter",
+        "wall_clock_jumps_total",
+        "How often this machine's wall clock has jumped by more than a second since the process began.",
+        standing.wall_clock_jumps,
     );
     page.single(
         "counter",

@@ -264,6 +264,7 @@ async fn live(seed: u64, to_first: bool) -> Report {
     }
     let replay = judge.replay();
     let traffic = world.network.traffic();
+    world.site.dissolve();
     cluster.dissolve();
     Report {
         seed,

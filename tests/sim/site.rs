@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tenure_sdk::{
-    Clock as _, Environment, Executor, Request, Response, RetryPolicy, Running, Spawn, TaskContext,
-    TaskError,
+    Clock as _, Environment, Executor, ExecutorHandle, MetricsSnapshot, Request, Response,
+    RetryPolicy, Running, Spawn, TaskContext, TaskError,
 };
 use tokio::sync::oneshot;
 
@@ -50,6 +50,7 @@ pub struct Site {
     /// How many writes in a thousand arrive very late.
     late_per_mille: AtomicU64,
     sink: Mutex<Sink>,
+    handles: Mutex<BTreeMap<Process, ExecutorHandle>>,
 }
 
 /// Tasks of the SDK are tasks of its process.
@@ -131,6 +132,7 @@ impl Site {
             lease_ttl_ms,
             late_per_mille: AtomicU64::new(20),
             sink: Mutex::default(),
+            handles: Mutex::default(),
         })
     }
 
@@ -177,9 +179,25 @@ impl Site {
                 })
                 .build()
                 .expect("the settings are valid");
+            site.handles(|handles| handles.insert(process, executor.handle()));
             let end = executor.run().await;
             tell!("{} ended: {end:?}", name(process));
         });
+    }
+
+    fn handles<R>(&self, look: impl FnOnce(&mut BTreeMap<Process, ExecutorHandle>) -> R) -> R {
+        look(&mut self.handles.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What the last process of an executor has counted.
+    pub fn metrics(&self, process: Process) -> Option<MetricsSnapshot> {
+        self.handles(|handles| Some(handles.get(&process)?.metrics()))
+    }
+
+    /// Takes all apart. An executor knows its handler, and that its site.
+    pub fn dissolve(&self) {
+        let handles = self.handles(std::mem::take);
+        drop(handles);
     }
 
     /// A write on its way. It arrives even if its sender dies or is suspended meanwhile.

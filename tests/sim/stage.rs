@@ -10,7 +10,9 @@ use tenure_api::jobs::JobChange;
 use tenure_api::runs::TriggerRequest;
 use tenure_machine::plan::schedule::Schedules;
 use tenure_machine::{Command, Counter, Event, Name, Run, RunKey, State};
-use tenure_sdk::{Client, Error, JobBody, Lane, Method, Precondition, Request, Transport as _};
+use tenure_sdk::{
+    Client, Error, JobBody, Lane, Method, MetricsSnapshot, Precondition, Request, Transport as _,
+};
 use tokio::time::{Instant, sleep};
 
 use crate::clock::{self, MachineClock};
@@ -83,6 +85,7 @@ pub fn play(seed: u64, plan: &Plan, script: impl AsyncFn(&Stage) -> Told) -> Tol
                 .complain("the script of the scenario", what);
         }
         let violations = stage.world.judge.violations();
+        stage.world.site.dissolve();
         stage.world.cluster.dissolve();
         violations
     });
@@ -412,6 +415,15 @@ impl Stage {
         process
     }
 
+    /// What the process of an executor has counted.
+    ///
+    /// # Errors
+    /// It was never started.
+    pub fn counted(&self, process: Process) -> Result<MetricsSnapshot, String> {
+        let counted = self.world.site.metrics(process);
+        counted.ok_or_else(|| format!("{} was never started", name(process)))
+    }
+
     /// Starts a process of an executor, on the machine of that executor.
     pub fn executor_at(&self, process: Process, executor: usize) {
         let clock = self.clocks[executor].clone();
@@ -456,6 +468,14 @@ impl Stage {
         self.cut(one, others);
         for other in others {
             self.world.network.cut(*other, one);
+        }
+    }
+
+    /// Heals the cuts between these.
+    pub fn join(&self, one: Process, others: &[Process]) {
+        for other in others {
+            self.world.network.heal(one, *other);
+            self.world.network.heal(*other, one);
         }
     }
 

@@ -299,6 +299,8 @@ async fn metrics_tell_of_the_state_and_of_this_node() {
     for line in [
         "tenure_leader 1",
         "tenure_no_leader 0",
+        "tenure_wall_clock_jumps_total 0",
+        "tenure_archive_incomplete 0",
         "tenure_term 1",
         "tenure_jobs 2",
         "tenure_jobs_paused 1",

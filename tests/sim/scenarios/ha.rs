@@ -10,6 +10,7 @@ use tenure_sim::cluster::Condition;
 use tenure_sim::judge::{Ack, Call, Seen};
 use tenure_sim::node::Crash;
 use tenure_sim::scope::{self, Process};
+use tenure_sim::site::FIRST_EXECUTOR;
 use tenure_sim::stage::{Stage, Told, holds, struck};
 use tenure_sim::traps::Moment;
 
@@ -69,6 +70,54 @@ fn ha_1_a_leader_that_was_cut_off_comes_back_in_an_old_term() {
             .await?;
         s.pass(5_000).await;
         no_effect_of(s, term, before)?;
+        s.all_equal().await
+    });
+}
+
+/// An executor that has heard of the new term can reach nobody but the old leader for a while: it takes nothing that
+/// it is told there, neither assignments nor answers to renewals, and counts what it dropped.
+#[test]
+fn ha_1_an_executor_takes_nothing_of_an_old_term() {
+    under_seeds(&plan(1, LEASE_MS), async |s| {
+        let (old, term) = ticking(s).await?;
+        let executor = FIRST_EXECUTOR;
+        // Work that the old leader has granted and would grant again.
+        s.define("long", BY_HAND, "total: 400, pace_ms: 500, every: 10")
+            .await?;
+        let run = s.trigger("long").await?;
+        s.works(0, run).await?;
+        s.part(old, &s.others(old));
+        let new = s.led_after(term, 20_000).await?;
+        let new_term = s.term(new);
+        let from = s.log().len();
+        s.until("the executor works for the new leader", 60_000, || {
+            let log = s.log();
+            let mut since = log[from.min(log.len())..].iter();
+            since
+                .any(|entry| entry.done && matches!(entry.command, Command::ReportResult { .. }))
+                .then_some(())
+        })
+        .await?;
+        let before = s.counted(executor)?;
+        holds(
+            s.term(old) == term,
+            "the old leader has heard of a later term",
+        )?;
+        s.part(executor, &s.others(old));
+        s.pass(60_000).await;
+        let meanwhile = s.counted(executor)?;
+        holds(
+            meanwhile.stale_term_answers_dropped > before.stale_term_answers_dropped,
+            format!("no answer of term {term} was dropped after one of {new_term}: {meanwhile:?}"),
+        )?;
+        holds(
+            (meanwhile.assignments_received, meanwhile.heartbeats_granted)
+                == (before.assignments_received, before.heartbeats_granted),
+            format!("it took something of the old leader: {before:?}, then {meanwhile:?}"),
+        )?;
+        s.join(executor, &s.others(old));
+        s.heal();
+        s.succeeds(run, 400_000).await?;
         s.all_equal().await
     });
 }
@@ -396,6 +445,18 @@ fn ha_7_without_a_majority_nothing_is_decided_and_nothing_is_lost() {
     });
 }
 
+/// What an alarm reads: so many jumps were noticed.
+async fn jumped(s: &Stage, node: Process, times: u64) -> Told {
+    let client = s.world.client_of(71, [node]);
+    let metrics = client.metrics_text().await.map_err(|e| e.to_string())?;
+    let name = "tenure_wall_clock_jumps_total ";
+    let shown = metrics.lines().find_map(|line| line.strip_prefix(name));
+    holds(
+        shown == Some(times.to_string().as_str()),
+        format!("{shown:?} jumps, not {times}"),
+    )
+}
+
 #[test]
 fn ha_9_the_leaders_wall_clock_jumps_an_hour_forth_and_back() {
     const CATCH_UP: &str = "trigger: { every: 10s }\noverlap: allow\nmisfire: { policy: catch_up, grace: 1s, limit: 3 }\n";
@@ -412,6 +473,7 @@ fn ha_9_the_leaders_wall_clock_jumps_an_hour_forth_and_back() {
         s.pass(5_000).await;
         let after = s.fired("job").len();
         holds(after > before, "the jump was not noticed")?;
+        jumped(s, leader, 1).await?;
         // As many as may be caught up with, and one that is due in these seconds anyway.
         holds(
             after <= before + 3 + 1,
@@ -419,6 +481,7 @@ fn ha_9_the_leaders_wall_clock_jumps_an_hour_forth_and_back() {
         )?;
         s.world.cluster.clock(leader).jump(-3_600_000);
         s.pass(60_000).await;
+        jumped(s, leader, 2).await?;
         holds(
             s.fired("job").len() == after,
             "an instant that had been decided fired again",
