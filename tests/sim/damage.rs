@@ -78,7 +78,7 @@ impl Storm {
             return false;
         }
         let offset = DATA_START + chance::between(0, sectors) * SECTOR;
-        self.count("misdirected write");
+        self.count_when_struck("misdirected write", node, |struck| struck.misdirected);
         tell!(
             "{}: the next write to {} lands at {offset}",
             name(node),

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tenure_storage::disk::Struck;
 use tokio::time::{Instant, sleep};
 
 use crate::chance;
@@ -119,6 +120,36 @@ impl Storm {
     /// How often each kind of fault happened.
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.state(|state| state.counts.clone())
+    }
+
+    /// Counts a fault of a disk when it takes effect: it may not, or the disk may be gone before.
+    pub(crate) fn count_when_struck(
+        self: &Arc<Self>,
+        kind: &'static str,
+        node: Process,
+        times: fn(Struck) -> u64,
+    ) {
+        let storm = self.clone();
+        let disk = self.cluster.disk(node);
+        let before = times(disk.struck());
+        scope::spawn_in(WORLD, async move {
+            for _ in 0..1_000 {
+                // The disk that is found after a crash counts from nothing.
+                let now = [&disk, &storm.cluster.disk(node)].map(|disk| times(disk.struck()));
+                if now.into_iter().any(|now| now > 0 && now != before) {
+                    return storm.count(kind);
+                }
+                if storm.state(|state| state.over) {
+                    return;
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+        });
+    }
+
+    /// Whether what is done to a node now has anything to strike.
+    fn runs(&self, node: Process) -> bool {
+        self.cluster.condition(node) == Condition::Up
     }
 
     pub(crate) fn count(&self, kind: &'static str) {
@@ -304,6 +335,9 @@ impl Storm {
     fn pause_node(self: &Arc<Self>) {
         let node = self.likely_leader();
         let ms = chance::one_of(&[100, 600, 2_000, 8_000, 20_000]);
+        if !self.runs(node) {
+            return;
+        }
         self.count("pause of a node");
         tell!("{} is suspended for {ms} ms", name(node));
         scope::pause(node);
@@ -321,6 +355,9 @@ impl Storm {
         let leader = self.cluster.leaders().first().copied();
         let node = leader.unwrap_or_else(|| self.node());
         let ms = chance::one_of(&[600, 2_000, 6_000]);
+        if !self.runs(node) {
+            return;
+        }
         self.count("pause of a node's loops");
         tell!("the loops of {} stand still for {ms} ms", name(node));
         scope::pause(loops_of(node));
@@ -440,6 +477,9 @@ impl Storm {
     fn slow_disk(self: &Arc<Self>) {
         let node = self.likely_leader();
         let times = chance::one_of(&[10, 50, 400]);
+        if !self.runs(node) {
+            return;
+        }
         self.count("slow disk");
         tell!("the disk of {} is {times} times slower", name(node));
         self.cluster.set_slowness(node, times);
@@ -454,8 +494,8 @@ impl Storm {
 
     /// Lets one of a node's next syncs fail.
     pub(crate) fn fail_a_sync(self: &Arc<Self>, node: Process, nth: u64) {
-        self.count("failed sync");
         tell!("a sync of {} will fail", name(node));
+        self.count_when_struck("failed sync", node, |struck| struck.syncs);
         self.cluster.disk(node).fail_sync(nth);
         self.revive_later(node);
     }
@@ -463,7 +503,6 @@ impl Storm {
     fn die_at_a_change(self: &Arc<Self>) {
         let node = self.likely_leader();
         let disk = self.cluster.disk(node);
-        self.count("power loss at a change of the disk");
         tell!(
             "the power of {} fails at one of its next changes",
             name(node)
@@ -487,6 +526,7 @@ impl Storm {
         let lost =
             self.cluster.condition(node) == Condition::Up && self.cluster.disk(node).is_dead();
         if lost {
+            self.count("power loss at a change of the disk");
             self.cluster.crash(node, Crash::PowerLoss);
         }
         lost
@@ -494,9 +534,13 @@ impl Storm {
 
     fn fill_disk(self: &Arc<Self>) {
         let node = self.node();
-        self.count("full disk");
         tell!("the disk of {} is full", name(node));
+        self.count_when_struck("full disk", node, |struck| struck.refused);
         self.cluster.fill(node, true);
+        // The log has its room already; a snapshot needs some.
+        if chance::happens(500) {
+            self.ask_for_snapshot(node);
+        }
         self.revive_later(node);
     }
 

@@ -25,7 +25,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use real::{RealDisk, RealFile};
-pub use sim::{DelayHook, DiskOp, SimDisk, SimFile};
+pub use sim::{DelayHook, DiskOp, SimDisk, SimFile, Struck};
 
 /// Bytes in the smallest piece that a crash keeps or loses whole.
 pub const SECTOR_BYTES: usize = 512;

@@ -56,6 +56,17 @@ pub struct SimFile {
     _open: Arc<()>,
 }
 
+/// How often the faults of a disk have taken effect.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Struck {
+    /// Syncs that failed.
+    pub syncs: u64,
+    /// Changes that found no room.
+    pub refused: u64,
+    /// Writes that landed elsewhere.
+    pub misdirected: u64,
+}
+
 #[derive(Default, Clone)]
 struct Inode {
     open: Arc<()>,
@@ -110,6 +121,7 @@ struct State {
     dead: bool,
     fail_sync_in: Option<u64>,
     misdirect: Option<(PathBuf, u64)>,
+    struck: Struck,
     sync_error_ppm: u32,
     flip_bit_ppm: u32,
     delay: Option<DelayHook>,
@@ -133,6 +145,7 @@ impl SimDisk {
                 dead: false,
                 fail_sync_in: None,
                 misdirect: None,
+                struck: Struck::default(),
                 sync_error_ppm: 0,
                 flip_bit_ppm: 0,
                 delay: None,
@@ -166,6 +179,11 @@ impl SimDisk {
     /// Whether its power has failed, or its process was ended.
     pub fn is_dead(&self) -> bool {
         self.lock().dead
+    }
+
+    /// How often its faults have taken effect since it was made or found after a crash.
+    pub fn struck(&self) -> Struck {
+        self.lock().struck
     }
 
     /// Fails one sync (file or folder): the `nth` from now, 0 the next. What it should have made
@@ -364,7 +382,7 @@ impl State {
     }
 
     /// Fails if the file would not fit when it is `len` long.
-    fn room(&self, inode: u64, len: u64) -> io::Result<()> {
+    fn room(&mut self, inode: u64, len: u64) -> io::Result<()> {
         let old = self.inode(inode)?.cached.len() as u64;
         let used: u64 = self
             .names
@@ -373,6 +391,7 @@ impl State {
             .map(|file| file.cached.len() as u64)
             .sum();
         if len > old && used.saturating_add(len - old) > self.capacity_bytes {
+            self.struck.refused += 1;
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
                 "simulated disk is full",
@@ -393,7 +412,9 @@ impl State {
         if planned {
             self.fail_sync_in = None;
         }
-        planned || self.random.chance(self.sync_error_ppm)
+        let fails = planned || self.random.chance(self.sync_error_ppm);
+        self.struck.syncs += u64::from(fails);
+        fails
     }
 
     fn write(&mut self, inode: u64, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -403,6 +424,7 @@ impl State {
         {
             offset = *to;
             self.misdirect = None;
+            self.struck.misdirected += 1;
         }
         self.room(inode, offset + data.len() as u64)?;
         let mut data = data.to_vec();
