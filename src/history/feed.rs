@@ -422,6 +422,10 @@ impl Worker {
                         self.progress.send_replace(last.at.index);
                     }
                 }
+                // A gap may have opened since it was asked; only here it is known for certain.
+                Message::Durable { done, .. } if !*self.complete.borrow() => {
+                    let _ = done.send(Ok(()));
+                }
                 Message::Durable { upto, done } => {
                     let result = self.feeder.make_durable(upto);
                     let failed = result.is_err();
@@ -440,7 +444,7 @@ impl Worker {
                 Message::AcceptGap(done) => {
                     let upto = self.missing_upto();
                     self.feeder.make_durable(upto)?;
-                    self.complete.send_replace(true);
+                    self.close_gap(upto);
                     let _ = done.send(upto);
                 }
                 Message::Done(done) => {
@@ -462,6 +466,20 @@ impl Worker {
             self.dropped = self.dropped.max(last.at.index);
         }
         Ok(())
+    }
+
+    /// Says that nothing is missing, if nothing is beyond `upto`. Another thread may open a gap at any moment: it
+    /// says first up to where, then that there is one, so a gap that opens meanwhile is seen afterwards.
+    fn close_gap(&self, upto: u64) -> bool {
+        if self.missing_upto() > upto {
+            return false;
+        }
+        self.complete.send_replace(true);
+        let closed = self.missing_upto() <= upto;
+        if !closed {
+            self.complete.send_replace(false);
+        }
+        closed
     }
 
     /// The last index whose facts did not come here.
@@ -494,8 +512,7 @@ impl Worker {
                 self.archive.barrier()?;
                 self.feeder.refresh()?;
                 let reached = self.feeder.applied.unwrap_or(0);
-                if reached >= self.missing_upto() {
-                    self.complete.send_replace(true);
+                if self.close_gap(reached) {
                     Ok(())
                 } else {
                     Err(format!(

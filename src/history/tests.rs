@@ -8,7 +8,9 @@ use tenure_machine::{
     Run, RunKey, RunState, SkipReason, Stamp, State, TaskTemplate, Trigger,
 };
 use tenure_raft::state_machine::{Applied, ApplyObserver, PurgeBarrier};
-use tenure_storage::archive::{Archive, MemArchive, Table};
+use tenure_storage::archive::{
+    Archive, ArchiveError, Change, Chunk, MemArchive, Page, Scan, Table,
+};
 use tenure_storage::wal::spawn_threads;
 
 use super::*;
@@ -132,7 +134,10 @@ fn ids(archive: &dyn Archive) -> Vec<u64> {
 }
 
 fn start(archive: &Arc<MemArchive>) -> Arc<Feed> {
-    let archive: Arc<dyn Archive> = archive.clone();
+    start_over(archive.clone())
+}
+
+fn start_over(archive: Arc<dyn Archive>) -> Arc<Feed> {
     Feed::start(
         archive,
         Wakeups::new(),
@@ -442,4 +447,70 @@ async fn a_gap_that_nobody_can_fill_is_accepted_and_what_comes_next_is_kept() {
     feed.settled().await;
     assert_eq!(ids(&*own), [7]);
     assert_eq!(own.applied_index().unwrap(), Some(7));
+}
+
+/// An archive whose barriers wait until they are let through.
+struct Held {
+    inner: MemArchive,
+    reached: std::sync::mpsc::Sender<()>,
+    go_on: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Archive for Held {
+    fn apply(&self, index: u64, changes: &[Change]) -> Result<bool, ArchiveError> {
+        self.inner.apply(index, changes)
+    }
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, ArchiveError> {
+        self.inner.get(table, key)
+    }
+    fn scan(&self, table: Table, scan: &Scan) -> Result<Page, ArchiveError> {
+        self.inner.scan(table, scan)
+    }
+    fn count(&self, table: Table) -> Result<u64, ArchiveError> {
+        self.inner.count(table)
+    }
+    fn applied_index(&self) -> Result<Option<u64>, ArchiveError> {
+        self.inner.applied_index()
+    }
+    fn barrier(&self) -> Result<Option<u64>, ArchiveError> {
+        self.reached.send(()).unwrap();
+        self.go_on.lock().unwrap().recv().unwrap();
+        self.inner.barrier()
+    }
+    fn verify(&self) -> Result<(), ArchiveError> {
+        self.inner.verify()
+    }
+    fn export(&self, cursor: Option<&[u8]>, max_bytes: usize) -> Result<Chunk, ArchiveError> {
+        self.inner.export(cursor, max_bytes)
+    }
+    fn import(&self, chunk: &[u8]) -> Result<bool, ArchiveError> {
+        self.inner.import(chunk)
+    }
+}
+
+/// A gap is closed, which takes the time of a barrier, and another one opens meanwhile on the thread that applies.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gap_that_opens_while_another_is_closed_is_not_forgotten() {
+    let (reached, at_barrier) = std::sync::mpsc::channel();
+    let (go_on, wait) = std::sync::mpsc::channel();
+    let own = Arc::new(Held {
+        inner: MemArchive::empty(),
+        reached,
+        go_on: std::sync::Mutex::new(wait),
+    });
+    let feed = start_over(own.clone());
+    let at = |index| LogPosition { term: 1, index };
+    feed.restored(at(5));
+    let closing = {
+        let feed = feed.clone();
+        tokio::spawn(async move { feed.accept_gap().await })
+    };
+    at_barrier.recv().unwrap();
+    feed.replaced(at(100), State::default()).await;
+    go_on.send(()).unwrap();
+    assert_eq!(closing.await.unwrap(), Some(5));
+    assert!(!feed.complete());
+    // Nor does the barrier of a snapshot claim what is missing.
+    feed.make_durable(at(100)).await.unwrap();
+    assert_eq!(own.applied_index().unwrap(), Some(5));
 }
