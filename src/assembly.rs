@@ -21,7 +21,7 @@ use tenure_storage::wal::Spawn;
 use crate::blocking::Blocking;
 use crate::clock::{Clock, Stamper};
 use crate::consensus::{LinkMessage, RaftConsensus, Timeouts};
-use crate::history::{ArchiveHistory, Feed, FeedError, heal, serve_export};
+use crate::history::{ArchiveHistory, ArchiveQuestion, Feed, FeedError, heal, serve_export};
 use crate::http::{self, Gateway, Limits, Meters, Parts, WeakGateway};
 use crate::leader::{self, LeaderConfig};
 use crate::security::{Entropy, EntropyError, Tokens};
@@ -193,17 +193,15 @@ impl ForwardHandler for Forwarded {
     fn forwarded(&self, _from: u64, request: Bytes) -> BoxFuture<'static, Bytes> {
         let gateway = self.gateway.get().and_then(WeakGateway::upgrade);
         let (archive, blocking) = (self.archive.clone(), self.blocking);
-        let complete = self.feed.complete();
+        let feed = self.feed.clone();
         Box::pin(async move {
             match (LinkMessage::unwrap(&request), gateway) {
                 (Some((LinkMessage::Http, request)), Some(gateway)) => {
                     http::serve_forwarded(&gateway, request).await.into()
                 }
                 (Some((LinkMessage::Archive, question)), _) => {
-                    let question = question.to_vec();
-                    let answer =
-                        blocking.run(move || answer_archive(&*archive, complete, &question));
-                    answer.await.ok().flatten().unwrap_or_default().into()
+                    let answer = answer_archive(archive, &feed, blocking, &question).await;
+                    answer.unwrap_or_default().into()
                 }
                 // Nothing that looks like an answer: the other side reports it as such.
                 (Some((LinkMessage::Http, _)), None) | (None, _) => Bytes::new(),
@@ -212,8 +210,19 @@ impl ForwardHandler for Forwarded {
     }
 }
 
-fn answer_archive(archive: &dyn Archive, complete: bool, question: &[u8]) -> Option<Vec<u8>> {
-    let question = codec::decode(Kind::PeerMessage, question).ok()?;
-    let answer = serve_export(archive, complete, &question);
-    codec::encode(Kind::PeerMessage, &answer).ok()
+/// `None` where there is nothing to answer: the other side reports it as such.
+async fn answer_archive(
+    archive: Arc<dyn Archive>,
+    feed: &Feed,
+    blocking: Blocking,
+    question: &[u8],
+) -> Option<Vec<u8>> {
+    let question: ArchiveQuestion = codec::decode(Kind::PeerMessage, question).ok()?;
+    // An export begins: it says up to where it reaches.
+    if question.cursor.is_none() && question.at_least > 0 {
+        feed.catch_up().await.ok()?;
+    }
+    let complete = feed.complete();
+    let answer = blocking.run(move || serve_export(&*archive, complete, &question));
+    codec::encode(Kind::PeerMessage, &answer.await.ok()?).ok()
 }

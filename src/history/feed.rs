@@ -210,6 +210,8 @@ pub struct Feed {
     queue: mpsc::Sender<Message>,
     /// The index of the last entry with facts that is in a state that can be read.
     owed: AtomicU64,
+    /// The index of the last entry in a state that can be read, with facts or without.
+    seen: AtomicU64,
     /// The index up to which entries with facts have come through the queue.
     written: watch::Receiver<u64>,
     /// Whether the archive has every fact it should have.
@@ -262,6 +264,7 @@ impl Feed {
         Ok(Arc::new(Self {
             queue,
             owed: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             written,
             complete,
             covered,
@@ -296,6 +299,30 @@ impl Feed {
             .clone()
             .wait_for(|written| *written >= owed)
             .await;
+    }
+
+    /// Lets the archive say up to where this node has come, also where the last entries had no facts: else another
+    /// one that misses facts up to there would wait for facts that never come.
+    ///
+    /// # Errors
+    /// The archive has stopped.
+    pub async fn catch_up(&self) -> io::Result<()> {
+        // In this order: what is owed up to `seen` is written before that is claimed.
+        let upto = self.seen.load(Ordering::Acquire);
+        self.settled().await;
+        self.durable(upto).await
+    }
+
+    async fn durable(&self, upto: u64) -> io::Result<()> {
+        // While facts are missing the archive must not claim this index: it is filled first.
+        if !self.complete() {
+            return Ok(());
+        }
+        let (done, answer) = oneshot::channel();
+        let message = Message::Durable { upto, done };
+        let stopped = || io::Error::other("the archive has stopped");
+        self.queue.send(message).await.map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
     }
 
     /// Begins to fill the archive anew from another one's export. From now on what is applied waits in the
@@ -357,6 +384,7 @@ impl ApplyObserver for Feed {
         if entry.is_some_and(|(_, outcome)| !outcome.events.is_empty()) {
             self.owed.fetch_max(at.index, Ordering::AcqRel);
         }
+        self.seen.fetch_max(at.index, Ordering::AcqRel);
     }
 
     fn applied(&self, run: Vec<Applied>) -> BoxFuture<'_, ()> {
@@ -385,20 +413,7 @@ impl ApplyObserver for Feed {
 
 impl PurgeBarrier for Feed {
     fn make_durable(&self, upto: LogPosition) -> BoxFuture<'_, io::Result<()>> {
-        Box::pin(async move {
-            // While facts are missing the archive must not claim this index: it is filled first.
-            if !self.complete() {
-                return Ok(());
-            }
-            let (done, answer) = oneshot::channel();
-            let message = Message::Durable {
-                upto: upto.index,
-                done,
-            };
-            let stopped = || io::Error::other("the archive has stopped");
-            self.queue.send(message).await.map_err(|_| stopped())?;
-            answer.await.map_err(|_| stopped())?
-        })
+        Box::pin(self.durable(upto.index))
     }
 }
 

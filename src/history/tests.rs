@@ -514,3 +514,41 @@ async fn a_gap_that_opens_while_another_is_closed_is_not_forgotten() {
     feed.make_durable(at(100)).await.unwrap();
     assert_eq!(own.applied_index().unwrap(), Some(5));
 }
+
+/// The last entries that this node applied had no facts. It says all the same that it has all facts up to there: whoever
+/// asks for them would wait for facts that never come.
+#[tokio::test]
+async fn an_archive_catches_up_with_entries_without_facts() {
+    let own = Arc::new(MemArchive::empty());
+    let feed = start(&own);
+    apply(
+        &feed,
+        vec![entry(3, vec![finished("a", 3, 3, &spec(100, DAY_MS))])],
+    )
+    .await;
+    for index in 4..=9 {
+        feed.checked(LogPosition { term: 1, index }, None);
+    }
+    let asked = ArchiveQuestion {
+        at_least: 9,
+        cursor: None,
+        max_bytes: 4_096,
+    };
+    assert!(matches!(
+        serve_export(&*own, true, &asked),
+        ArchiveAnswer::Behind
+    ));
+    feed.catch_up().await.unwrap();
+    assert_eq!(own.applied_index().unwrap(), Some(9));
+    assert_eq!(ids(&*own), [3]);
+    assert!(matches!(
+        serve_export(&*own, true, &asked),
+        ArchiveAnswer::Chunk { .. }
+    ));
+    // One that misses facts claims nothing.
+    feed.replaced(LogPosition { term: 1, index: 50 }, State::default())
+        .await;
+    feed.checked(LogPosition { term: 1, index: 51 }, None);
+    feed.catch_up().await.unwrap();
+    assert_eq!(own.applied_index().unwrap(), Some(9));
+}

@@ -92,6 +92,14 @@ bugs! {
     ElectionOnABrokenConnection = "election-on-a-broken-connection",
     /// The archive says that it holds what a snapshot covers before it does.
     ArchiveNotDurable = "archive-not-durable",
+    /// The holder of a task stays with it when its lease has run out.
+    OwnerKeptAtLoss = "owner-kept-at-loss",
+    /// A sync that failed is reported as one that was made.
+    FailedSyncReported = "failed-sync-reported",
+    /// A run that carries a job's checkpoint on begins with that of another shard.
+    AnotherShardCarriedOver = "another-shard-carried-over",
+    /// A decision leaves the job without a next instant.
+    CursorLost = "cursor-lost",
     /// A node answers from an archive that misses facts.
     PartOfTheArchive = "part-of-the-archive",
     /// What is read from a disk or from a peer is not compared with its checksum.

@@ -268,6 +268,7 @@ impl Cluster {
         scope::kill(node);
         scope::kill(loops_of(node));
         self.network.close(node, silent);
+        self.judge.show(&Seen::Ended { node });
         self.with(node, |slot| {
             slot.running = None;
             slot.condition = Condition::Down;

@@ -303,7 +303,7 @@ impl Storm {
             sleep(Duration::from_millis(after_ms)).await;
             if !storm.state(|state| state.over) && storm.cluster.condition(node) == Condition::Down
             {
-                if storm.cluster.may_lose_archive(node) && chance::happens(200) {
+                if storm.cluster.may_lose_archive(node) && chance::happens(350) {
                     storm.count("damaged archive");
                     tell!("the archive of {} is damaged", name(node));
                     storm.cluster.lose_archive(node);
@@ -449,6 +449,10 @@ impl Storm {
         whom: Process,
     ) {
         let ms = chance::one_of(&[200, 1_000, 4_000, 12_000, 30_000]);
+        // It may come from a fault that had a while to wait.
+        if self.state(|state| state.over) {
+            return;
+        }
         self.count(kind);
         tell!("{}: {kind} for {ms} ms", name(whom));
         for (from, to) in &cuts {

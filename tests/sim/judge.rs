@@ -34,6 +34,9 @@ pub struct Entry<'a> {
     pub after: &'a State,
 }
 
+/// Requests about a snapshot that are longer than this carry a piece of it.
+const MAX_SNAPSHOT_WORDS_BYTES: usize = 512;
+
 /// Something that was seen.
 pub enum Seen<'a> {
     /// An entry is applied for the first time anywhere.
@@ -51,6 +54,11 @@ pub enum Seen<'a> {
     },
     /// A node's process began, from a snapshot up to here or from nothing.
     Began {
+        /// Which node.
+        node: Process,
+    },
+    /// A node's process is gone.
+    Ended {
         /// Which node.
         node: Process,
     },
@@ -240,6 +248,24 @@ pub enum Ack {
     Missing {
         /// The run.
         run: u64,
+    },
+    /// A run was read.
+    Run {
+        /// The run.
+        run: u64,
+        /// How it ended, if it was shown as over.
+        ended: Option<String>,
+    },
+    /// A page of the ledger of a job.
+    Ledger {
+        /// The job.
+        job: String,
+        /// First and last instant and the run that was made, as they were listed.
+        fires: Vec<(u64, u64, Option<u64>)>,
+        /// Whether there are no more.
+        whole: bool,
+        /// Whether it was asked for as it is now, and not as the node has it.
+        current: bool,
     },
     /// A page of runs.
     Listed {
@@ -504,7 +530,9 @@ impl Judge {
 
     /// A tap on what nodes answer.
     pub fn answer(&self, node: Process, lane: Lane, request: &[u8], answer: &[u8]) {
-        if lane == Lane::Forward || lane == Lane::Snapshot {
+        // Of a snapshot, its pieces say nothing.
+        let piece = lane == Lane::Snapshot && request.len() > MAX_SNAPSHOT_WORDS_BYTES;
+        if lane == Lane::Forward || piece {
             return;
         }
         if let (Ok(request), Ok(answer)) = (

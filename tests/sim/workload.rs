@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tenure_api::cluster::{InitializeRequest, NewMember};
 use tenure_api::jobs::{Job, JobChange};
+use tenure_api::ledger::FiresQuery;
 use tenure_api::runs::{Consistency, RunsQuery, TriggerRequest};
+use tenure_api::time::Timestamp;
 use tenure_api::{ErrorCode, JobName, RunId};
 use tenure_sdk::{Client, Error, JobBody, Precondition, RetryPolicy};
 use tokio::time::sleep;
@@ -129,6 +131,12 @@ impl Desk {
     }
 
     fn count<T>(&self, result: &Result<T, Error>) {
+        if let Err(error) = result
+            && error.code() == Some(ErrorCode::Internal)
+        {
+            let sentence = "no request makes a node fail in a way that should not happen";
+            self.judge.complain(sentence, error.to_string());
+        }
         self.known(|known| {
             let tally = &mut known.tally;
             match result {
@@ -243,7 +251,7 @@ impl Desk {
                     self.changed(committed, &name, false, resumed);
                 }
                 86..92 => self.cancel(&client).await,
-                92..96 => self.list(&client).await,
+                92..96 => self.list_something(&client).await,
                 _ => {
                     let status = client.cluster().await;
                     self.count(&status);
@@ -264,7 +272,7 @@ impl Desk {
             // A client that has asked before would know who leads and ask there.
             let client = client();
             if chance::happens(100) {
-                self.list(&client).await;
+                self.list_something(&client).await;
                 continue;
             }
             // One job, so that what is read has just been written.
@@ -332,8 +340,8 @@ impl Desk {
     pub async fn look(&self, client: Client) {
         loop {
             sleep(Duration::from_millis(chance::between(50, 600))).await;
-            if chance::happens(300) {
-                self.list(&client).await;
+            if chance::happens(400) {
+                self.list_something(&client).await;
                 continue;
             }
             match self.known(|known| some_of(&known.runs)) {
@@ -341,8 +349,21 @@ impl Desk {
                     let committed = self.judge.committed();
                     let found = client.run(RunId(run)).await;
                     self.count(&found);
-                    if found.is_err_and(|error| error.code() == Some(ErrorCode::NotFound)) {
-                        self.acknowledged(committed, Ack::Missing { run });
+                    match found {
+                        Ok(found) => {
+                            let state = found.state;
+                            let ended = state.is_final().then(|| state.to_string());
+                            self.acknowledged(committed, Ack::Run { run, ended });
+                        }
+                        Err(error) if error.code() == Some(ErrorCode::NotFound) => {
+                            self.acknowledged(committed, Ack::Missing { run });
+                        }
+                        Err(_) => {}
+                    }
+                    if chance::happens(300) {
+                        self.count(&client.explain_run(RunId(run)).await);
+                        let output = client.run_output(RunId(run), &Default::default()).await;
+                        self.count(&output);
                     }
                 }
                 _ => {
@@ -392,6 +413,56 @@ impl Desk {
             };
             self.acknowledged(committed, ack);
         }
+    }
+
+    async fn list_something(&self, client: &Client) {
+        match chance::happens(600) {
+            true => self.list(client).await,
+            false => self.ledger(client).await,
+        }
+    }
+
+    /// Lists the latest decisions of a job, as they are or as some node has them; now and then also the one about an
+    /// instant, and what comes next.
+    async fn ledger(&self, client: &Client) {
+        let current = chance::happens(500);
+        let job = self.some_job().0.clone();
+        let name = job_name(&job);
+        let query = FiresQuery {
+            limit: Some(chance::one_of(&[10, 100])),
+            consistency: (!current).then_some(Consistency::Stale),
+            ..FiresQuery::default()
+        };
+        let committed = self.judge.committed();
+        let page = client.fires_page(&name, &query).await;
+        self.count(&page);
+        let Ok(page) = page else { return };
+        let ms = |instant: Timestamp| u64::try_from(instant.as_ms()).unwrap_or(0);
+        let fires = page.items.iter().map(|fire| {
+            let last = fire.through.unwrap_or(fire.scheduled_at);
+            (ms(fire.scheduled_at), ms(last), fire.run.map(RunId::get))
+        });
+        let fires: Vec<_> = fires.collect();
+        if let Some((first_ms, last_ms, run)) = fires.first().copied()
+            && chance::happens(200)
+        {
+            let instant = page.items[0].scheduled_at;
+            let fire = client.fire(&name, instant).await;
+            self.count(&fire);
+            if fire.is_ok_and(|fire| fire.run.map(RunId::get) != run) {
+                let what = format!("{job} from {first_ms} to {last_ms}, run {run:?}");
+                self.judge
+                    .complain("one decision is told as in the list", what);
+            }
+            self.count(&client.next_fires(&name, 5).await);
+        }
+        let ack = Ack::Ledger {
+            job,
+            fires,
+            whole: page.next_cursor.is_none(),
+            current,
+        };
+        self.acknowledged(committed, ack);
     }
 
     async fn cancel(&self, client: &Client) {

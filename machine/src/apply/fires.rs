@@ -181,6 +181,10 @@ impl State {
     }
 
     fn move_cursor(&mut self, name: &Name, last_ms: u64, next_at_ms: Option<u64>) {
+        #[cfg(feature = "planted-bugs")]
+        let next_at_ms = next_at_ms.filter(|_| {
+            !(tenure_planted::is(tenure_planted::Bug::CursorLost) && last_ms.is_multiple_of(5))
+        });
         self.edit_job(name, |job| {
             job.last_fire_ms = Some(last_ms);
             job.next_fire_ms = next_at_ms;

@@ -249,6 +249,10 @@ fn leave_owner(task: &mut Task) {
     let Some(owner) = task.owner.take() else {
         return;
     };
+    #[cfg(feature = "planted-bugs")]
+    if tenure_planted::is(tenure_planted::Bug::OwnerKeptAtLoss) {
+        task.owner = Some(owner.clone());
+    }
     if owner.started_lease_ms.is_none() {
         return;
     }

@@ -253,6 +253,13 @@ pub(crate) fn activate_run(state: &mut State, entry: &mut Entry<'_>, id: u64) {
     for shard in 0..run.spec.shards {
         let checkpoint = match run.spec.checkpoints {
             CheckpointScope::PerRun => None,
+            #[cfg(feature = "planted-bugs")]
+            CheckpointScope::CarryOver
+                if tenure_planted::is(tenure_planted::Bug::AnotherShardCarriedOver) =>
+            {
+                let another = state.shard(&job, (shard + 1) % run.spec.shards);
+                another.and_then(|another| another.checkpoint.clone())
+            }
             CheckpointScope::CarryOver => state
                 .shard(&job, shard)
                 .filter(|shard| shard.checkpoint_shards == run.spec.shards)

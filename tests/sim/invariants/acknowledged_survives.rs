@@ -102,6 +102,8 @@ impl AcknowledgedSurvives {
             | Ack::Cancelled { .. }
             | Ack::Missing { .. }
             | Ack::Listed { .. }
+            | Ack::Run { .. }
+            | Ack::Ledger { .. }
             | Ack::Nothing { .. } => true,
             Ack::Trigger { key, run } => {
                 let first = *self.keys.entry(key.clone()).or_insert(*run);

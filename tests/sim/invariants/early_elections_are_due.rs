@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_raft::wire::PeerRequest;
 
 use super::Invariant;
+use crate::clock;
 use crate::judge::{Findings, Seen};
 
+/// How long a refusal is good for. Who stands writes its vote down first, and a slow disk takes its time.
+const GOOD_US: u64 = 40_000_000;
 /// How many of a leader's terms a refusal of its port is good for: who probes may not know the newest.
 const TERMS: usize = 3;
 
@@ -16,8 +19,8 @@ pub(super) struct EarlyElectionsAreDue {
     leaders: BTreeMap<u64, u64>,
     /// The term a leader handed over, and the heir.
     handed_over: BTreeSet<(u64, u64)>,
-    /// The term whose leader's port refused, to whom; and whether a process lived behind it.
-    refused: BTreeMap<(u64, u64), bool>,
+    /// The term whose leader's port refused, to whom; whether a process lived behind it, and when.
+    refused: BTreeMap<(u64, u64), (bool, u64)>,
     /// The term that was stood for, by whom.
     stood: BTreeSet<(u64, u64)>,
     against_dead: u64,
@@ -41,7 +44,8 @@ impl Invariant for EarlyElectionsAreDue {
                 let terms = self.leaders.iter().rev();
                 let led = terms.filter(|(_, who)| **who == leader).take(TERMS);
                 for (term, _) in led {
-                    self.refused.insert((*term, follower), probed.lives);
+                    self.refused
+                        .insert((*term, follower), (probed.lives, clock::true_us()));
                 }
             }
             Seen::Probed(_) => self.open += 1,
@@ -76,9 +80,10 @@ impl Invariant for EarlyElectionsAreDue {
 impl EarlyElectionsAreDue {
     /// Node `node` stands against the leader of `term`.
     fn judge(&mut self, term: u64, node: u64, findings: &mut Findings) {
-        match self.refused.remove(&(term, node)) {
-            Some(true) => self.against_living += 1,
-            Some(false) => self.against_dead += 1,
+        let refused = self.refused.remove(&(term, node));
+        match refused.filter(|(_, at_us)| clock::true_us() <= at_us + GOOD_US) {
+            Some((true, _)) => self.against_living += 1,
+            Some((false, _)) => self.against_dead += 1,
             None if self.handed_over.contains(&(term, node)) => {}
             None => findings.add(format!(
                 "n{node} stands against the leader of term {term}, {:?}, which neither handed over nor refused it",

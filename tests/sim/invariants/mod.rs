@@ -11,9 +11,11 @@ mod early_elections_are_due;
 mod epochs_grow;
 mod failed_sync_ends_the_node;
 mod indexes_are_exact;
+mod leader_completeness;
 mod leaderless_time_expires_nobody;
 mod lease_clock_waits;
 mod lease_outlasts_its_holder;
+mod ledger_is_whole;
 mod log_matching;
 mod no_means_no;
 mod one_decision_an_instant;
@@ -56,6 +58,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<votes_are_kept::VotesAreKept>::default(),
         Box::<early_elections_are_due::EarlyElectionsAreDue>::default(),
         Box::<log_matching::LogMatching>::default(),
+        Box::<leader_completeness::LeaderCompleteness>::default(),
         Box::<stored_stays::StoredStays>::default(),
         Box::<same_entry_everywhere::SameEntryEverywhere>::default(),
         Box::<same_state_everywhere::SameStateEverywhere>::default(),
@@ -65,6 +68,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<acknowledged_survives::AcknowledgedSurvives>::default(),
         Box::<real_time_order::RealTimeOrder>::default(),
         Box::<runs_are_found::RunsAreFound>::default(),
+        Box::<ledger_is_whole::LedgerIsWhole>::default(),
         Box::<leaderless_time_expires_nobody::LeaderlessTimeExpiresNobody>::default(),
         Box::<no_means_no::NoMeansNo>::default(),
         Box::<repeats_are_one::RepeatsAreOne>::default(),

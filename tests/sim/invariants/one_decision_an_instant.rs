@@ -61,6 +61,11 @@ impl Invariant for OneDecisionAnInstant {
             }
             _ => {}
         }
+        for event in events {
+            if let Event::Decided(decision) = event {
+                self.stands(&decision.job, entry, findings);
+            }
+        }
     }
 }
 
@@ -94,6 +99,21 @@ impl OneDecisionAnInstant {
         expected.next_ms = expected.after(&mut self.schedules, *last_ms);
     }
 
+    /// After a decision the cursor stands at the next instant: nothing else makes that one due.
+    fn stands(&self, name: &Name, entry: &Entry<'_>, findings: &mut Findings) {
+        let (Some(expected), Some(job)) = (self.expected.get(name), entry.after.job(name)) else {
+            return;
+        };
+        if job.next_fire_ms != expected.next_ms {
+            findings.add(format!(
+                "{name} is decided up to {:?}; its cursor stands at {:?}, not at {:?}",
+                self.decided.get(name),
+                job.next_fire_ms,
+                expected.next_ms
+            ));
+        }
+    }
+
     fn put(&mut self, name: &Name, entry: &Entry<'_>, findings: &mut Findings) {
         let now_ms = entry.after.clock().calendar_ms;
         let Some(job) = entry.after.job(name) else {
@@ -112,6 +132,11 @@ impl OneDecisionAnInstant {
             Some(first_ms) => {
                 let (_, last) = known.count(&mut self.schedules, first_ms, now_ms);
                 let kept = last.unwrap_or(first_ms);
+                if first_ms != kept {
+                    findings.add(format!(
+                        "{name} gets another trigger; {first_ms} was due before {kept} and has no decision"
+                    ));
+                }
                 if job.next_fire_ms != Some(kept) {
                     findings.add(format!(
                         "{name} gets another trigger; {kept} was due, the cursor stands at {:?}",
@@ -132,8 +157,11 @@ impl OneDecisionAnInstant {
     fn begin(&mut self, name: &Name, job: &Job, decided_ms: u64, findings: &mut Findings) {
         let expected = Expected::of(job);
         let from_ms = expected.since_ms.max(decided_ms);
+        let floor_ms = self.decided.get(name).copied().unwrap_or(0).max(from_ms);
+        if job.next_fire_ms.is_none() && expected.after(&mut self.schedules, floor_ms).is_some() {
+            findings.add(format!("{name} begins without a cursor"));
+        }
         if let Some(next_ms) = job.next_fire_ms {
-            let floor_ms = self.decided.get(name).copied().unwrap_or(0).max(from_ms);
             let (skipped, _) = expected.count(&mut self.schedules, floor_ms, next_ms - 1);
             if skipped > 0 {
                 findings.add(format!(

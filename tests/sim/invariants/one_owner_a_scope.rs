@@ -11,7 +11,7 @@ pub(super) struct OneOwnerAScope;
 
 impl Invariant for OneOwnerAScope {
     fn sentence(&self) -> &'static str {
-        "a fencing scope has at most one owner with a live lease, at every place of the log"
+        "a fencing scope has at most one owner with a live lease, at every place of the log, and only an entry ends that"
     }
 
     fn reason(&self) -> &'static str {
@@ -27,6 +27,12 @@ impl Invariant for OneOwnerAScope {
         };
         if entry.outcome.is_none_or(|outcome| outcome.reply.is_err()) {
             return;
+        }
+        let owner = entry.before.task(task.run, task.shard);
+        if let Some(owner) = owner.and_then(|task| task.owner.as_ref()) {
+            findings.add(format!(
+                "{task:?} is granted while {owner:?} holds it: no entry has ended that"
+            ));
         }
         let Some(run) = entry.after.run(task.run) else {
             return;

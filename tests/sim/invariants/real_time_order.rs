@@ -125,11 +125,13 @@ impl RealTimeOrder {
                 let none = |face: Option<&Face>| face.is_none();
                 self.was(name, committed, &none) || self.became(name, committed, &none)
             }
-            // `no_means_no` looks at the first, `runs_are_found` at those of runs, `acknowledged_survives` at the
-            // others.
+            // `no_means_no` looks at the first, `runs_are_found` and `ledger_is_whole` at those of runs and decisions,
+            // `acknowledged_survives` at the others.
             Ack::Nothing { .. }
             | Ack::Missing { .. }
             | Ack::Listed { .. }
+            | Ack::Run { .. }
+            | Ack::Ledger { .. }
             | Ack::Registered(_)
             | Ack::Renewed(_)
             | Ack::Started(_)

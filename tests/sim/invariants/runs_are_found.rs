@@ -11,6 +11,8 @@ use crate::judge::{Ack, Call, Findings, Seen};
 #[derive(Default)]
 pub(super) struct RunsAreFound {
     runs: BTreeMap<u64, Made>,
+    /// Where in the log those that are over ended, and how.
+    ended: BTreeMap<u64, (u64, String)>,
     lists: u64,
     lists_of_one_node: u64,
 }
@@ -25,7 +27,7 @@ struct Made {
 
 impl Invariant for RunsAreFound {
     fn sentence(&self) -> &'static str {
-        "a run that was made is found by its number and in its place in every list, for as long as it is kept"
+        "a run that was made is found by its number, as it is, and in its place in every list, for as long as it is kept"
     }
 
     fn reason(&self) -> &'static str {
@@ -37,6 +39,10 @@ impl Invariant for RunsAreFound {
             Seen::Committed(entry) => {
                 let events = entry.outcome.map_or(&[][..], |outcome| &outcome.events);
                 for event in events {
+                    if let Event::RunFinished { run, .. } = event {
+                        let how = format!("{:?}", run.state).to_lowercase();
+                        self.ended.insert(run.id, (entry.at.index, how));
+                    }
                     if let Event::RunCreated(run) = event {
                         let made = Made {
                             job: run.key.job().clone(),
@@ -50,6 +56,16 @@ impl Invariant for RunsAreFound {
             Seen::Acknowledged(Call { committed, ack }) => match ack {
                 Ack::Missing { run } if self.kept_from(*run, None).contains(run) => {
                     findings.add(format!("run {run} is not found"));
+                }
+                Ack::Run { run, ended } => {
+                    let over = self.ended.get(run);
+                    let so = match ended {
+                        Some(how) => over.is_some_and(|(_, known)| known == how),
+                        None => over.is_none_or(|(index, _)| index >= committed),
+                    };
+                    if !so {
+                        findings.add(format!("run {run} is shown as {ended:?}, it is {over:?}"));
+                    }
                 }
                 Ack::Listed {
                     job,
