@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 use tenure_sim::failover::{Failover, measure};
 use tenure_sim::run::{Report, run};
 
+/// A month.
+const MOST_MINUTES: u64 = 31 * 24 * 60;
+
 const USAGE: &str = "\
 Usage: scripts/sim [--seed N] [--seeds A..B] [--minutes M] [--twice] [--trace]
        scripts/sim --planted [BUG]
@@ -77,7 +80,11 @@ fn wanted(words: impl Iterator<Item = String>) -> Result<Wanted, String> {
                 wanted.until = wanted.first.saturating_add(1);
             }
             "--minutes" => {
-                wanted.limit = Some(Duration::from_secs(60 * number(None)?));
+                let minutes = number(None)?;
+                if !(1..=MOST_MINUTES).contains(&minutes) {
+                    return Err(format!("--minutes is 1 to {MOST_MINUTES}"));
+                }
+                wanted.limit = Some(Duration::from_secs(60 * minutes));
                 wanted.until = u64::MAX;
             }
             "--seeds" => {

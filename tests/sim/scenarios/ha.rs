@@ -3,12 +3,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tenure::consensus::{Consensus as _, ConsensusError, Standing};
+use tenure::leader::LeaderConfig;
 use tenure_machine::codec::{self, Kind};
 use tenure_machine::{Command, Counter, Proposal};
+use tenure_raft::config::RaftConfig;
 use tenure_raft::wire::{Append, PeerRequest, WirePayload};
 use tenure_sim::cluster::Condition;
 use tenure_sim::judge::{Ack, Call, Seen};
 use tenure_sim::node::Crash;
+use tenure_sim::plan::Plan;
 use tenure_sim::scope::{self, Process};
 use tenure_sim::site::FIRST_EXECUTOR;
 use tenure_sim::stage::{Stage, Told, holds, struck};
@@ -32,46 +35,86 @@ fn no_effect_of(s: &Stage, term: u64, from: usize) -> Told {
     holds(!effect, "the old term had an effect")
 }
 
+/// Commands that a leader's loop proposes in a term that is over are refused, and each refusal is counted.
+async fn refused_and_counted(s: &Stage, old: Process, term: u64) -> Told {
+    let consensus = s.world.cluster.running(old).unwrap().consensus;
+    let counted = || {
+        s.world
+            .cluster
+            .standing(old)
+            .map(|it| it.stale_term_rejections)
+    };
+    s.pass(1_000).await;
+    let before = counted().ok_or("it does not run")?;
+    let commands = vec![Command::Sweep; 3];
+    let answers = consensus.propose_all(term, commands).await;
+    let refused = |answer: &Result<_, _>| matches!(answer, Err(error) if !matches!(error, ConsensusError::OutcomeUnknown(_)));
+    holds(
+        answers.len() == 3 && answers.iter().all(refused),
+        format!("proposals of the old term: {answers:?}"),
+    )?;
+    s.until("each refusal is counted", 5_000, || {
+        (counted() == Some(before + 3)).then_some(())
+    })
+    .await
+}
+
+/// Authority for 15 s: half of it is the leader's lease, half the time that a follower waits after that. Each half takes two
+/// heartbeats at least, so it is renewed every 3.7 s and not every 5 s.
+fn slow_authority() -> Plan {
+    let calm = plan(1, LEASE_MS);
+    Plan {
+        raft: RaftConfig {
+            heartbeat_interval_ms: 3_700,
+            election_timeout_min_ms: 7_400,
+            election_timeout_max_ms: 7_600,
+            quorum_loss_probe_interval_ms: 16_000,
+            append_timeout_ms: 3_700,
+            ..calm.raft.clone()
+        },
+        leader: LeaderConfig {
+            quorum_loss_ms: 7_600,
+            ..calm.leader.clone()
+        },
+        ..calm
+    }
+}
+
 #[test]
 fn ha_1_a_leader_that_was_cut_off_comes_back_in_an_old_term() {
-    under_seeds(&plan(1, LEASE_MS), async |s| {
-        let (old, term) = ticking(s).await?;
-        s.pass(5_000).await;
-        s.part(old, &s.others(old));
-        let cut_ms = s.now_ms();
-        // What the old leader's loop still asks for, in its own term.
-        let consensus = s.world.cluster.running(old).unwrap().consensus;
-        let asked = consensus.clone();
-        let late = scope::spawn_in(old, async move {
-            asked.propose_all(term, vec![Command::Sweep]).await
-        });
-        let new = s.led_after(term, 20_000).await?;
-        holds(new != old, "the old leader leads on")?;
-        s.pass(cut_ms + 20_000 - s.now_ms()).await;
-        holds(s.term(new) > term, "no later term")?;
-        let before = s.log().len();
-        s.heal();
-        let knows = || (s.term(old) > term).then_some(());
-        s.until("the old leader learns of the new term", 5_000, knows)
-            .await?;
-        let late = late.await.map_err(|error| error.to_string())?;
-        holds(
-            late.iter().all(Result::is_err),
-            "what it proposed alone came through",
-        )?;
-        let again = consensus.propose_all(term, vec![Command::Sweep]).await;
-        let refused = matches!(again.as_slice(), [Err(error)] if !matches!(error, ConsensusError::OutcomeUnknown(_)));
-        holds(refused, format!("a proposal of the old term: {again:?}"))?;
-        let counted = || {
-            let standing = s.world.cluster.standing(old)?;
-            (standing.stale_term_rejections > 0).then_some(())
-        };
-        s.until("stale_term_rejections counts", 5_000, counted)
-            .await?;
-        s.pass(5_000).await;
-        no_effect_of(s, term, before)?;
-        s.all_equal().await
+    for plan in [plan(1, LEASE_MS), slow_authority()] {
+        under_seeds(&plan, cut_off_for_20_s);
+    }
+}
+
+async fn cut_off_for_20_s(s: &Stage) -> Told {
+    let (old, term) = ticking(s).await?;
+    s.pass(5_000).await;
+    s.part(old, &s.others(old));
+    let cut_ms = s.now_ms();
+    // What the old leader's loop still asks for, in its own term.
+    let asked = s.world.cluster.running(old).unwrap().consensus;
+    let late = scope::spawn_in(old, async move {
+        asked.propose_all(term, vec![Command::Sweep]).await
     });
+    let new = s.led_after(term, 20_000).await?;
+    holds(new != old, "the old leader leads on")?;
+    s.pass(cut_ms + 20_000 - s.now_ms()).await;
+    holds(s.term(new) > term, "no later term")?;
+    let before = s.log().len();
+    s.heal();
+    let knows = || (s.term(old) > term).then_some(());
+    s.until("the old leader learns of the new term", 10_000, knows)
+        .await?;
+    let late = late.await.map_err(|error| error.to_string())?;
+    holds(
+        late.iter().all(Result::is_err),
+        "what it proposed alone came through",
+    )?;
+    refused_and_counted(s, old, term).await?;
+    s.pass(5_000).await;
+    no_effect_of(s, term, before)?;
+    s.all_equal().await
 }
 
 /// An executor that has heard of the new term can reach nobody but the old leader for a while: it takes nothing that
@@ -156,6 +199,7 @@ fn ha_2_a_leader_that_was_suspended_amid_a_proposal_follows_without_a_restart() 
         let client = s.world.client_of(70, [old]);
         let read = s.read(&client, "tick").await;
         holds(read.is_ok(), format!("it does not serve: {read:?}"))?;
+        refused_and_counted(s, old, term).await?;
         s.pass(5_000).await;
         no_effect_of(s, term, before)?;
         s.all_equal().await
