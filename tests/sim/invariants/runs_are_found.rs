@@ -60,7 +60,8 @@ impl Invariant for RunsAreFound {
                 Ack::Run { run, ended } => {
                     let over = self.ended.get(run);
                     let so = match ended {
-                        Some(how) => over.is_some_and(|(_, known)| known == how),
+                        // People are shown words, `timed_out` for `TimedOut`.
+                        Some(how) => over.is_some_and(|(_, known)| *known == how.replace('_', "")),
                         None => over.is_none_or(|(index, _)| index >= committed),
                     };
                     if !so {
