@@ -29,6 +29,14 @@ const REGRESSIONS: &[(u64, &str)] = &[
         40,
         "a failed sync of a snapshot that was received did not end the node",
     ),
+    (
+        186,
+        "time without a leader counted where the loops of the next leader stood still",
+    ),
+    (
+        1174,
+        "an archive that missed facts waited for ever for entries without facts",
+    ),
 ];
 
 /// Runs seeds on all cores and fails with the story of the first that fails.
@@ -181,6 +189,31 @@ fn what_no_planted_bug_breaks_would_be_seen() {
     };
     assert_eq!(shown(damage, &told(2)), 0);
     assert_eq!(shown(damage, &told(1)), 1);
+
+    // Another entry was committed there, in an earlier term.
+    let earlier = judge::Entry {
+        at: LogPosition { term: 2, index: 0 },
+        ..blank
+    };
+    let complete = "a leader's log has at each place";
+    let led = |committed| [Seen::Committed(committed), sent(1, &first)];
+    assert_eq!(shown(complete, &led(&blank)), 0);
+    assert_eq!(shown(complete, &led(&earlier)), 1);
+
+    let told = |fires| judge::Call {
+        committed: 0,
+        ack: judge::Ack::Ledger {
+            job: "a".into(),
+            fires,
+            whole: true,
+            current: true,
+        },
+    };
+    let ledger = "the ledger of a job";
+    let none = told(vec![]);
+    assert_eq!(shown(ledger, &[Seen::Acknowledged(&none)]), 0);
+    let never = told(vec![(5, 5, None)]);
+    assert_eq!(shown(ledger, &[Seen::Acknowledged(&never)]), 1);
 
     let stored = |epoch| Seen::Stored {
         scope: "job/0",
