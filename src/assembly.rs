@@ -200,7 +200,7 @@ impl ForwardHandler for Forwarded {
                     http::serve_forwarded(&gateway, request).await.into()
                 }
                 (Some((LinkMessage::Archive, question)), _) => {
-                    let answer = answer_archive(archive, &feed, blocking, &question).await;
+                    let answer = answer_archive(archive, &feed, blocking, question).await;
                     answer.unwrap_or_default().into()
                 }
                 // Nothing that looks like an answer: the other side reports it as such.
