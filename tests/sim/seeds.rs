@@ -10,12 +10,13 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tenure_machine::{LogPosition, State};
+use tenure_machine::{Event, FireDecision, LogPosition, Outcome, Reply, SkipReason, State};
 use tenure_raft::wire::{Append, Blob, PeerRequest, WireEntry, WirePayload, WireVote};
 use tenure_sim::faults::KINDS;
 use tenure_sim::invariants;
 use tenure_sim::judge::{self, Findings, Seen};
 use tenure_sim::run::{Report, run};
+use tenure_storage::archive::MemArchive;
 
 /// How many seeds each change has to stand.
 const SEEDS: u64 = 120;
@@ -132,8 +133,8 @@ fn what_was_found_once_is_not_found_again() {
         .collect::<Vec<_>>()));
 }
 
-/// What no planted bug breaks, because consensus and the sink of the handlers would have to be wrong, is
-/// seen too when it is shown.
+/// What no planted bug breaks, because consensus and the sink of the handlers would have to be wrong, or because
+/// something else is noticed before, is seen too when it is shown.
 #[test]
 fn what_no_planted_bug_breaks_would_be_seen() {
     let shown = |name: &str, all: &[Seen<'_>]| {
@@ -214,6 +215,36 @@ fn what_no_planted_bug_breaks_would_be_seen() {
     assert_eq!(shown(ledger, &[Seen::Acknowledged(&none)]), 0);
     let never = told(vec![(5, 5, None)]);
     assert_eq!(shown(ledger, &[Seen::Acknowledged(&never)]), 1);
+
+    // A decision that an archive which says that it has every fact does not have.
+    let decision = FireDecision {
+        job: "a".into(),
+        revision: 1,
+        first_ms: 5,
+        last_ms: 5,
+        count: 1,
+        run: None,
+        skipped: Some(SkipReason::Paused),
+        decided_at_ms: 5,
+        index: 0,
+        term: 3,
+    };
+    let outcome = Outcome {
+        reply: Ok(Reply::Done),
+        events: vec![Event::Decided(decision)],
+    };
+    let decided = judge::Entry {
+        outcome: Some(&outcome),
+        ..blank
+    };
+    let archive = MemArchive::empty();
+    let archived = |committed| {
+        let (node, archive) = (1, &archive);
+        [Seen::Committed(committed), Seen::Archived { node, archive }]
+    };
+    let whole = "a complete archive";
+    assert_eq!(shown(whole, &archived(&blank)), 0);
+    assert_eq!(shown(whole, &archived(&decided)), 1);
 
     let stored = |epoch| Seen::Stored {
         scope: "job/0",
