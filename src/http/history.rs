@@ -1,7 +1,7 @@
 //! What the interface asks of the archive: finished runs, the fire ledger, output.
 //!
-//! The archive is fed from the events of `apply`, so it never knows less than the state that a read returned
-//! before it was asked. Implementations that wait for a disk do that off the runtime; hence the futures.
+//! The archive is fed from the events of `apply`. Either it knows no less than the state that a read returned
+//! before it was asked, or it says that it misses facts. Implementations that wait for a disk do that off the runtime; hence the futures.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

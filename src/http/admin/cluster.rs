@@ -100,15 +100,7 @@ pub(crate) async fn initialize(call: Call) -> Result<Answer, Failure> {
     let request: InitializeRequest = call.json()?;
     let members = check_members(request)?;
     let already = || Failure::new(ErrorCode::AlreadyInitialized, "the cluster has been made");
-    if call
-        .shared
-        .consensus
-        .stale()
-        .state
-        .meta()
-        .cluster_id
-        .is_some()
-    {
+    if cluster_id(&call).is_some() {
         return Err(already());
     }
     match call.shared.consensus.initialize(members).await {
@@ -121,8 +113,7 @@ pub(crate) async fn initialize(call: Call) -> Result<Answer, Failure> {
     let mut standing = call.shared.consensus.standing();
     loop {
         standing.borrow_and_update();
-        if let Some(id) = &call.shared.consensus.stale().state.meta().cluster_id {
-            let cluster_id = id.to_string();
+        if let Some(cluster_id) = cluster_id(&call) {
             return Ok(Answer::json(&InitializeAnswer { cluster_id }));
         }
         if standing.changed().await.is_err() {
@@ -182,14 +173,7 @@ pub(crate) async fn health(call: Call) -> Result<Answer, Failure> {
         _ => return Err(Failure::invalid("query", "the only parameter is ready")),
     };
     let standing = call.shared.consensus.standing().borrow().clone();
-    let initialized = call
-        .shared
-        .consensus
-        .stale()
-        .state
-        .meta()
-        .cluster_id
-        .is_some();
+    let initialized = cluster_id(&call).is_some();
     let ready = initialized && standing.has_leader();
     let answer = Answer::json(&Health {
         live: true,
@@ -222,4 +206,10 @@ pub(crate) async fn openapi(call: Call) -> Result<Answer, Failure> {
         JSON,
         openapi::document().to_vec(),
     ))
+}
+
+/// The cluster that this node belongs to, as far as it knows.
+fn cluster_id(call: &Call) -> Option<String> {
+    let state = call.shared.consensus.stale().state;
+    state.meta().cluster_id.as_ref().map(ToString::to_string)
 }
